@@ -10,6 +10,7 @@
 #include <deltarule/generate.h>
 #include <deltarule/model.h>
 #include <deltarule/plan.h>
+#include <deltarule/pool.h>
 #include <deltarule/recurrence.h>
 #include <deltarule/rule.h>
 #include <deltarule/sample.h>

@@ -38,7 +38,7 @@ typedef struct {
 } dr_model_config;
 
 typedef struct dr_model dr_model;
-typedef struct dr_model_state dr_model_state; /* what a model carries from token to token, of some sequences; constant size */
+typedef struct dr_model_state dr_model_state; /* what a model carries from token to token, of some sequences */
 
 /* The defaults for a rule: gdn-like sizes 0 or -1 as above, conv_size 4 where the family has it. NULL: all zeros, which
  * dr_model_create refuses. */
@@ -90,10 +90,40 @@ DR_API dr_status dr_model_changed(dr_model *model);
 /* A block for gradients with the same layout, zero, in the backend's memory; free it with dr_backend_free. */
 DR_API dr_status dr_model_gradients_create(const dr_model *model, void **gradients);
 
-/* State for so many sequences, zero. */
+/* A number that two models share only if they compute the same: a hash of the configuration and of every parameter, which is
+ * read whole for it. */
+DR_API dr_status dr_model_identity(const dr_model *model, uint64_t *identity);
+
+/* State for so many sequences, zero: recurrent states, convolution tails and scans, which do not grow, and the keys and values
+ * of attention, which do. The model must outlive it. */
 DR_API dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state);
 DR_API void dr_model_state_reset(dr_model_state *state);   /* NULL is allowed */
 DR_API void dr_model_state_destroy(dr_model_state *state); /* likewise */
+
+/* What a state knows of each of its sequences. */
+typedef struct {
+    int64_t tokens;  /* read, which is the position of the next one */
+    int64_t decoded; /* how many of them one by one through the decode engine, which rounds differently from chunks */
+    uint64_t hash;   /* of the tokens' ids, in order: dr_tokens_hash */
+} dr_position;
+DR_API dr_status dr_model_state_about(const dr_model_state *state, int64_t sequence, dr_position *about);
+DR_API int64_t dr_model_state_sequences(const dr_model_state *state); /* 0 of NULL, as the next two */
+DR_API size_t dr_model_state_bytes(const dr_model_state *state);      /* of the backend's memory */
+DR_API const dr_model *dr_model_state_model(const dr_model_state *state);
+/* The hash of ids [count], as a sequence has it that read them; of NULL that of no tokens. */
+DR_API uint64_t dr_tokens_hash(const int32_t *ids, int64_t count);
+
+/* A state of its own with the same numbers; of the sequences first .. first + count - 1, count at least 1; of all sequences of
+ * all parts, in order, which must be of one model. */
+DR_API dr_status dr_model_state_clone(const dr_model_state *state, dr_model_state **copy);
+DR_API dr_status dr_model_state_slice(const dr_model_state *state, int64_t first, int64_t count, dr_model_state **part);
+DR_API dr_status dr_model_state_concatenate(const dr_model_state *const *parts, int64_t count, dr_model_state **whole);
+/* Copies sequences first .. first + count - 1 over those from `begin` on of another state of the same model, or of the same
+ * one where the two ranges share none. */
+DR_API dr_status dr_model_state_copy(const dr_model_state *from, int64_t first, int64_t count, dr_model_state *to,
+                                     int64_t begin);
+/* Back to a snapshot: a clone that was made before, of as many sequences. The snapshot stays. */
+DR_API dr_status dr_model_state_restore(dr_model_state *state, const dr_model_state *snapshot);
 
 /* A call's tokens, and where to predict. All in host memory. */
 typedef struct {

@@ -77,7 +77,11 @@ void *dr_arena_take(dr_arena *arena, size_t bytes) {
     size_t rounded = bytes > SIZE_MAX - (ALIGNMENT - 1) ? SIZE_MAX : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     arena->used = rounded > SIZE_MAX - begin ? SIZE_MAX : begin + rounded;
     if (arena->used > arena->peak) arena->peak = arena->used;
-    return arena->block ? arena->block + begin : NULL;
+    void *part = arena->block ? arena->block + begin : NULL;
+    if (arena->sizes) arena->sizes[arena->count] = bytes;
+    if (arena->parts) arena->parts[arena->count] = part;
+    arena->count++;
+    return part;
 }
 
 void dr_arena_rewind(dr_arena *arena, size_t used) {

@@ -38,6 +38,9 @@ DR_FOR_CHECK int dr_product(const int64_t *sizes, int count, int64_t *product);
 typedef struct {
     char *block;
     size_t used, peak;
+    int64_t count; /* parts handed out */
+    size_t *sizes; /* NULL, or [count] bytes of each part as they were asked for, written as parts are handed out */
+    void **parts;  /* likewise, where each begins */
 } dr_arena;
 
 /* The next part, or NULL while counting. */

@@ -116,6 +116,27 @@ void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr
     }
 }
 
+int64_t dr_layer_grown(const dr_layer *layer, const dr_layer_state *state, dr_grown *grown) {
+    int64_t count = 0;
+    for (int i = 0; i < layer->parts; i++) {
+        const dr_module *module = layer->part[i].module;
+        if (module->operations->grown)
+            count += module->operations->grown(module, state->module[i], grown ? grown + count : NULL);
+    }
+    return count;
+}
+
+dr_status dr_layer_chunk(const dr_layer *layer, dr_backend *backend, int64_t *tokens) {
+    *tokens = 1;
+    for (int i = 0; i < layer->parts; i++) {
+        const dr_module *module = layer->part[i].module;
+        int64_t own = 1;
+        if (module->operations->chunk) DR_TRY(module->operations->chunk(module, backend, &own));
+        *tokens = dr_common_multiple(*tokens, own);
+    }
+    return DR_OK;
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 
 dr_status dr_layer_part_forward(const dr_layer *layer, int index, const dr_module_call *call, const void *x, const void *base,

@@ -74,6 +74,11 @@ dr_status dr_layer_reserve_state(const dr_layer *layer, dr_backend *backend, int
                                  const dr_layer_state *state);
 void dr_layer_release_state(const dr_layer *layer, dr_backend *backend, const dr_layer_state *state);
 
+/* Tensors of the state that grow, or only how many there are if grown is NULL. */
+int64_t dr_layer_grown(const dr_layer *layer, const dr_layer_state *state, dr_grown *grown);
+/* The tokens at whose multiples a sequence may be cut without a change of bits. */
+dr_status dr_layer_chunk(const dr_layer *layer, dr_backend *backend, int64_t *tokens);
+
 /* y [rows, hidden] from memory->stream[0]; y may be that where no backward follows. state may be NULL. */
 dr_status dr_layer_forward(const dr_layer *layer, const dr_module_call *call, void *y, const dr_layer_memory *memory,
                            const dr_layer_scratch *scratch, const dr_layer_state *state);

@@ -1,6 +1,6 @@
 /* Loss, gradient and logits of a batch: the run through the blocks, then the head at the targets, some rows at a time. */
 #include "base/error.h"
-#include "nn/session.h"
+#include "nn/state.h"
 #include <inttypes.h>
 
 enum { MOST_ROWS = 1 << 22 }; /* of a call: sizes of its tensors stay within 64 bits */
@@ -56,9 +56,9 @@ static dr_status check_batch(const dr_model *model, const dr_batch *batch, const
 static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase phase, bool labelled, dr_model_state *state) {
     DR_TRY(dr_session_prepare(session, phase, &batch->layout, batch->targets, batch->positions != NULL, labelled));
     if (state) DR_TRY(dr_model_state_reserve(state, &batch->layout));
-    DR_TRY(dr_session_upload(session, batch, state));
+    DR_TRY(dr_session_upload(session, batch, state ? state->seen : NULL, NULL));
     DR_TRY(dr_session_run(session, state));
-    if (state) dr_model_state_advance(state, &batch->layout);
+    if (state) dr_model_state_advance(state, batch, false);
     if (!batch->positions) return DR_OK;
     return session->backend->ops->rows_gather(session->backend, batch->targets, session->model->description.hidden,
                                               session->tokens.positions, session->x, session->selected);

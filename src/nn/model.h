@@ -34,18 +34,6 @@ struct dr_model {
     int64_t ignored_count;
 };
 
-struct dr_model_state {
-    const dr_model *model;
-    dr_backend *backend;
-    int64_t sequences;
-    void *block; /* of all layers, in the backend's memory */
-    size_t bytes;
-    void *host;             /* the modules' structs */
-    dr_layer_state *layers; /* [description.count] */
-    int64_t *seen;          /* [sequences] tokens, in host memory */
-    dr_session *step;       /* one token each, planned once */
-};
-
 /* A model of this configuration with the list of its parameters, but no memory for them yet. */
 dr_status dr_model_build(dr_backend *backend, const dr_model_config *config, dr_model **model);
 /* The same from a description, which the model takes over in any case. config: as far as it can say what the model is. */
@@ -57,10 +45,5 @@ dr_status dr_model_allocate(dr_model *model);
 /* What the functions of parameters need of a call over the trunk's, or a layer's; gradients: the block of them, or NULL. */
 dr_module_call dr_model_trunk(const dr_model *model, char *gradients);
 dr_module_call dr_model_layer_call(const dr_model *model, int64_t index, char *gradients);
-
-/* Makes room for the tokens that a call brings; on failure the state is as it was. */
-dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout);
-/* Counts the tokens of a call that has run. */
-void dr_model_state_advance(dr_model_state *state, const dr_layout *layout);
 
 #endif

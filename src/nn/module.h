@@ -25,6 +25,13 @@
 
 typedef struct dr_module dr_module;
 
+/* One tensor of a state that grows, [sequences, capacity, columns] vectors. A sequence that has seen n tokens finds there the
+ * last `most` of them, or all; that of position p lies at p % capacity of its slot. */
+typedef struct {
+    void *at;
+    int64_t capacity, columns, most;
+} dr_grown;
+
 /* A module at work on a call's rows. */
 typedef struct {
     dr_backend *backend;
@@ -36,7 +43,9 @@ typedef struct {
     dr_layout layout;               /* cu_seqlens in the backend's memory, as is seen */
     int64_t longest;                /* tokens of the longest sequence of the call, 1 at least */
     const int64_t *seen;            /* [sequences] tokens before this call */
-    bool decode;                    /* one token a sequence, by decoding engines; needs a state */
+    const int64_t *slot; /* [sequences] slots of a state that grows; NULL: sequence i has slot i. Of a state that does not, the
+                          * call's sequences are the first ones */
+    bool decode;         /* one token a sequence, by decoding engines; needs a state */
     const void *plan;
     const void *memory, *scratch;
     void *state; /* carried in and out, or NULL: from zero */
@@ -58,7 +67,8 @@ typedef struct {
     /* layout: its boundaries in host memory. NULL: there is nothing to plan. */
     dr_status (*plan)(const dr_module *, dr_backend *, const dr_layout *layout, void *plan);
     /* Of a call that has layout, longest, plan and decode, for its rows. keep: the forward overwrites nothing that the backward
-     * reads. backward: there will be one. place_state: for so many sequences, zero bytes at first; NULL: there is none. */
+     * reads. backward: there will be one. place_state: for so many sequences, zero bytes at first; NULL: there is none. Each
+     * part that it takes is one tensor of numbers, [sequences, ...]. */
     void (*place)(const dr_module_call *, bool keep, dr_arena *, void *memory);
     void (*place_scratch)(const dr_module_call *, bool backward, dr_arena *, void *scratch);
     void (*place_state)(const dr_module *, dr_backend *, int64_t sequences, dr_arena *, void *state);
@@ -68,6 +78,12 @@ typedef struct {
      * on failure the state is as it was. */
     dr_status (*reserve_state)(const dr_module *, dr_backend *, int64_t sequences, int64_t tokens, void *state);
     void (*release_state)(const dr_module *, dr_backend *, void *state);
+    /* Its tensors, or only how many there are if grown is NULL. */
+    int64_t (*grown)(const dr_module *, const void *state, dr_grown *grown);
+
+    /* Tokens of a chunk of the module's engine on that backend: a sequence that is cut at multiples of it has the bits of the
+     * whole. NULL: cut anywhere it has. */
+    dr_status (*chunk)(const dr_module *, dr_backend *, int64_t *tokens);
 
     /* Columns of what the call has as passed, 0: none; writes: whether this module writes it. NULL: there is none. */
     int64_t (*passed)(const dr_module *, bool *writes);
@@ -109,6 +125,17 @@ static inline dr_status dr_module_scale(dr_backend *backend, double factor, int6
     const dr_bound bound = {factor, (double)-INFINITY, (double)INFINITY};
     if (factor == 1 && x == y) return DR_OK;
     return backend->ops->bound_forward(backend, &bound, count, x, y);
+}
+
+/* The least number of tokens that is a multiple of both, which are at least 1. */
+static inline int64_t dr_common_multiple(int64_t a, int64_t b) {
+    int64_t x = a, y = b;
+    while (y != 0) {
+        const int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
 }
 
 /* Bytes of so many columns of the call's rows. */

@@ -1,5 +1,5 @@
-/* The block of a batch, in this order: tokens seen, boundaries (packed only), positions, ids, labels. It has the same layout on
- * the host, where it is filled, and in the backend's memory. */
+/* The block of a batch, in this order: tokens seen, slots, boundaries (packed only), positions, ids, labels. It has the same
+ * layout on the host, where it is filled, and in the backend's memory. */
 #include "nn/rows.h"
 #include "base/error.h"
 #include "ops/shapes.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct {
-    int64_t *seen, *boundaries, *positions;
+    int64_t *seen, *slot, *boundaries, *positions;
     int32_t *ids, *labels;
     size_t bytes;
 } parts;
@@ -17,6 +17,7 @@ static parts parts_at(const dr_rows *tokens, void *block) {
     const dr_layout *layout = &tokens->layout;
     parts p = {0};
     p.seen = dr_arena_take(&arena, (size_t)layout->sequences * sizeof(int64_t));
+    p.slot = dr_arena_take(&arena, (size_t)layout->sequences * sizeof(int64_t));
     if (layout->cu_seqlens) p.boundaries = dr_arena_take(&arena, (size_t)(layout->sequences + 1) * sizeof(int64_t));
     if (tokens->selects) p.positions = dr_arena_take(&arena, (size_t)tokens->targets * sizeof(int64_t));
     p.ids = dr_arena_take(&arena, (size_t)layout->rows * sizeof(int32_t));
@@ -56,13 +57,16 @@ static void copy(void *to, const void *from, int64_t count, size_t size) {
     if (to && count > 0) memcpy(to, from, (size_t)count * size);
 }
 
-dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64_t *seen, dr_rows *tokens) {
+dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64_t *seen, const int64_t *slot,
+                         dr_rows *tokens) {
     const dr_layout *layout = &tokens->layout;
     const parts p = parts_at(tokens, tokens->staging);
     if (seen)
         copy(p.seen, seen, layout->sequences, sizeof *seen);
     else
         memset(p.seen, 0, (size_t)layout->sequences * sizeof *p.seen);
+    for (int64_t i = 0; i < layout->sequences; i++) p.slot[i] = slot ? slot[i] : i;
+    tokens->slot = slot ? parts_at(tokens, tokens->block).slot : NULL;
     copy(p.boundaries, batch->layout.cu_seqlens, layout->sequences + 1, sizeof(int64_t));
     copy(p.positions, batch->positions, tokens->targets, sizeof(int64_t));
     copy(p.ids, batch->ids, layout->rows, sizeof(int32_t));

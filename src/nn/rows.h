@@ -12,6 +12,7 @@ typedef struct {
     int64_t targets;          /* how many */
     bool selects, labelled;   /* whether there are positions, labels */
     const int64_t *seen;      /* [sequences] tokens before this call */
+    const int64_t *slot;      /* [sequences] of a state that grows, or NULL: sequence i has slot i */
     const int64_t *positions; /* [targets] of the targets' rows, or NULL: all rows */
     const int32_t *ids;       /* [rows] */
     const int32_t *labels;    /* [targets], or NULL */
@@ -24,8 +25,8 @@ typedef struct {
 void dr_rows_place(const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena, dr_rows *tokens);
 /* Host memory for that many bytes, which is kept until a call needs more. */
 dr_status dr_rows_reserve(dr_rows *tokens);
-/* Copies a batch of the planned sizes to the backend. seen: [sequences], or NULL: none. */
-dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64_t *seen, dr_rows *tokens);
+/* Copies a batch of the planned sizes to the backend. seen: [sequences], or NULL: none; slot: [sequences], or NULL. */
+dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64_t *seen, const int64_t *slot, dr_rows *tokens);
 void dr_rows_release(dr_rows *tokens);
 
 #endif

@@ -3,8 +3,8 @@
  * Memory is planned by handing it out from an arena that only counts, then again from a block of that many bytes. The head's
  * part and the layers' scratch of the backward are never in use together and share their place, as do the scratch of different
  * kinds of layers and, where nothing is kept for a backward, the memory of all layers. */
-#include "nn/session.h"
 #include "base/error.h"
+#include "nn/state.h"
 
 /* of vectors */
 static size_t bytes_of(const dr_session *session, int64_t rows, int64_t columns) {
@@ -35,6 +35,7 @@ static void describe_call(const dr_session *session, dr_module_call *call) {
     call->layout = session->tokens.layout;
     call->longest = session->tokens.longest;
     call->seen = session->tokens.seen;
+    call->slot = session->tokens.slot;
     call->decode = session->phase == DR_PHASE_DECODE;
 }
 
@@ -201,10 +202,10 @@ dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layou
     return DR_OK;
 }
 
-dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr_model_state *state) {
+dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const int64_t *seen, const int64_t *slot) {
     session->backend->ops->zero(session->backend, session->sum, sizeof *session->sum);
     session->backend->ops->zero(session->backend, session->extra, dr_kind_bytes(session->backend, DR_NUMBER, 1));
-    return dr_rows_upload(session->backend, batch, state ? state->seen : NULL, &session->tokens);
+    return dr_rows_upload(session->backend, batch, seen, slot, &session->tokens);
 }
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */

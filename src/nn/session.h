@@ -44,8 +44,9 @@ struct dr_session {
  * rows; labelled: there are labels. */
 dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                              bool labelled);
-/* Takes the batch of a prepared call over to the backend, with the tokens that the state has seen; state may be NULL. */
-dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const dr_model_state *state);
+/* Takes the batch of a prepared call over to the backend. seen: [sequences] tokens that the state has seen, NULL: none. slot:
+ * [sequences] of what grows in the state, NULL: in order. */
+dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const int64_t *seen, const int64_t *slot);
 
 /* From ids to session->x through all layers. state: carried in and out, or NULL: from zero. */
 dr_status dr_session_run(dr_session *session, dr_model_state *state);

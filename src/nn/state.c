@@ -1,8 +1,10 @@
 /* What a model carries from token to token: what the modules of each layer do, and how many tokens each sequence has seen. One
  * token a sequence goes through the decode engine in memory that was planned when the state was made: a step allocates
  * nothing, but where layers remember every token, and then seldom: what they have at least doubles. */
+#include "nn/state.h"
 #include "base/error.h"
-#include "nn/session.h"
+#include "base/hash.h"
+
 #include <inttypes.h>
 
 static void place_host(dr_model_state *state, dr_arena *host) {
@@ -15,17 +17,50 @@ static void place_state(dr_model_state *state, dr_arena *arena) {
         dr_layer_place_state(state->model->layers[i].kind, state->backend, state->sequences, arena, &state->layers[i]);
 }
 
-static dr_status make_host(dr_model_state *state) {
+/* How what grows lies now; list: NULL, or where that goes. */
+static int64_t list_grown(const dr_model_state *state, dr_grown *list) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < state->model->description.count; i++)
+        count += dr_layer_grown(state->model->layers[i].kind, &state->layers[i], list ? list + count : NULL);
+    return count;
+}
+
+static dr_status take(int64_t count, size_t size, void *to) {
     void *memory = NULL;
+    DR_TRY(dr_allocate_zero((size_t)count * size, "a model's state", &memory));
+    memcpy(to, &memory, sizeof memory);
+    return DR_OK;
+}
+
+static dr_status make_host(dr_model_state *state) {
     dr_arena host = {0};
-    DR_TRY(dr_allocate_zero((size_t)state->model->description.count * sizeof(dr_layer_state), "a model's state", &memory));
-    state->layers = memory;
-    DR_TRY(dr_allocate_zero((size_t)state->sequences * sizeof(int64_t), "a model's state", &memory));
-    state->seen = memory;
+    DR_TRY(take(state->model->description.count, sizeof(dr_layer_state), &state->layers));
+    DR_TRY(take(state->sequences, sizeof(int64_t), &state->seen));
+    DR_TRY(take(state->sequences, sizeof(int64_t), &state->decoded));
+    DR_TRY(take(state->sequences, sizeof(uint64_t), &state->hash));
     place_host(state, &host);
     DR_TRY(dr_allocate_zero(host.used, "a model's state", &state->host));
     host = (dr_arena){.block = state->host};
     place_host(state, &host);
+    state->grown_count = list_grown(state, NULL);
+    DR_TRY(take(state->grown_count, sizeof(dr_grown), &state->grown));
+    list_grown(state, state->grown);
+    return DR_OK;
+}
+
+/* Hands out the block, and writes down its parts. */
+static dr_status list_parts(dr_model_state *state) {
+    void *memory = NULL;
+    const size_t count = (size_t)state->part_count;
+    DR_TRY(take(state->part_count, sizeof(dr_state_part), &state->parts));
+    DR_TRY(dr_allocate(count * (sizeof(size_t) + sizeof(void *)), "a model's state", &memory));
+    dr_arena arena = {.block = state->block, .sizes = memory, .parts = (void *)((size_t *)memory + count)};
+    place_state(state, &arena);
+    for (int64_t i = 0; i < state->part_count; i++) {
+        state->parts[i] = (dr_state_part){arena.parts[i], arena.sizes[i] / (size_t)state->sequences};
+        state->record += state->parts[i].bytes;
+    }
+    dr_release(memory);
     return DR_OK;
 }
 
@@ -35,18 +70,14 @@ static dr_status fill_state(dr_model_state *state) {
     DR_TRY(make_host(state));
     place_state(state, &arena);
     state->bytes = arena.used;
+    state->part_count = arena.count;
     DR_TRY(ops->allocate(state->backend, state->bytes, &state->block));
-    arena = (dr_arena){.block = state->block};
-    place_state(state, &arena);
+    DR_TRY(list_parts(state));
     dr_model_state_reset(state);
-    DR_TRY(dr_session_create(state->model, &state->step));
-    dr_layout layout = {state->sequences, state->sequences, NULL};
-    return dr_session_prepare(state->step, DR_PHASE_DECODE, &layout, state->sequences, false, false);
+    return DR_OK;
 }
 
-dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state) {
-    DR_NEED(model);
-    DR_NEED(state);
+dr_status dr_model_state_make(const dr_model *model, int64_t sequences, dr_model_state **state) {
     if (sequences < 1 || sequences > 1 << 20)
         return dr_fail(DR_ERROR_ARGUMENT, "a state of %" PRId64 " sequences; it must be from 1 to %d", sequences, 1 << 20);
     void *memory = NULL;
@@ -62,10 +93,36 @@ dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_mod
     return DR_OK;
 }
 
+/* Memory of steps, planned once. */
+static dr_status prepare_steps(dr_model_state *state) {
+    const dr_layout layout = {state->sequences, state->sequences, NULL};
+    dr_session *made = NULL;
+    DR_TRY(dr_session_create(state->model, &made));
+    const dr_status status = dr_session_prepare(made, DR_PHASE_DECODE, &layout, state->sequences, false, false);
+    if (status == DR_OK)
+        state->step = made;
+    else
+        dr_session_destroy(made);
+    return status;
+}
+
+dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state) {
+    dr_model_state *made = NULL;
+    DR_NEED(model);
+    DR_NEED(state);
+    DR_TRY(dr_model_state_make(model, sequences, &made));
+    const dr_status status = prepare_steps(made);
+    if (status == DR_OK)
+        *state = made;
+    else
+        dr_model_state_destroy(made);
+    return status;
+}
+
 void dr_model_state_reset(dr_model_state *state) {
     if (!state) return;
     state->backend->ops->zero(state->backend, state->block, state->bytes);
-    for (int64_t i = 0; i < state->sequences; i++) state->seen[i] = 0;
+    for (int64_t i = 0; i < state->sequences; i++) state->seen[i] = state->decoded[i] = 0, state->hash[i] = DR_HASH_START;
 }
 
 void dr_model_state_destroy(dr_model_state *state) {
@@ -77,7 +134,20 @@ void dr_model_state_destroy(dr_model_state *state) {
     dr_release(state->layers);
     dr_release(state->host);
     dr_release(state->seen);
+    dr_release(state->decoded);
+    dr_release(state->hash);
+    dr_release(state->parts);
+    dr_release(state->grown);
     dr_release(state);
+}
+
+dr_status dr_model_state_room(dr_model_state *state, int64_t tokens) {
+    dr_status status = DR_OK;
+    for (int64_t i = 0; i < state->model->description.count && status == DR_OK; i++)
+        status =
+            dr_layer_reserve_state(state->model->layers[i].kind, state->backend, state->sequences, tokens, &state->layers[i]);
+    list_grown(state, state->grown); /* of the layers before one that failed too */
+    return status;
 }
 
 dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout) {
@@ -86,15 +156,16 @@ dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout)
         const int64_t seen = state->seen[i] + dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
         if (seen > tokens) tokens = seen;
     }
-    for (int64_t i = 0; i < state->model->description.count; i++)
-        DR_TRY(
-            dr_layer_reserve_state(state->model->layers[i].kind, state->backend, state->sequences, tokens, &state->layers[i]));
-    return DR_OK;
+    return dr_model_state_room(state, tokens);
 }
 
-void dr_model_state_advance(dr_model_state *state, const dr_layout *layout) {
-    for (int64_t i = 0; i < layout->sequences; i++)
-        state->seen[i] += dr_layout_begin(layout, i + 1) - dr_layout_begin(layout, i);
+void dr_model_state_advance(dr_model_state *state, const dr_batch *batch, bool decoded) {
+    for (int64_t i = 0; i < batch->layout.sequences; i++) {
+        const int64_t begin = dr_layout_begin(&batch->layout, i), end = dr_layout_begin(&batch->layout, i + 1);
+        state->seen[i] += end - begin;
+        if (decoded) state->decoded[i] += end - begin;
+        for (int64_t row = begin; row < end; row++) state->hash[i] = dr_hash_word(state->hash[i], (uint64_t)batch->ids[row]);
+    }
 }
 
 dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
@@ -108,12 +179,13 @@ dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_stat
         if (ids[i] < 0 || ids[i] >= vocabulary)
             return dr_fail(DR_ERROR_ARGUMENT, "id %" PRId64 " is %" PRId32 "; it must be from 0 to %" PRId64, i, ids[i],
                            vocabulary - 1);
+    if (!state->step) DR_TRY(prepare_steps(state));
     dr_session *session = state->step;
     dr_batch batch = {.layout = {state->sequences, state->sequences, NULL}, .ids = ids, .targets = state->sequences};
     DR_TRY(dr_model_state_reserve(state, &batch.layout));
-    DR_TRY(dr_session_upload(session, &batch, state));
+    DR_TRY(dr_session_upload(session, &batch, state->seen, NULL));
     DR_TRY(dr_session_run(session, state));
-    dr_model_state_advance(state, &batch.layout);
+    dr_model_state_advance(state, &batch, true);
     for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
         int64_t left = state->sequences - begin, count = left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
         DR_TRY(dr_session_head(session, session->x, begin, count));

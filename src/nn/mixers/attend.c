@@ -225,7 +225,7 @@ dr_status dr_attend_run(const dr_attention *attention, const dr_module_call *cal
     const dr_attend_state *state = call->state;
     if (!state) return ops->attention_forward(call->backend, &of, q, k, v, NULL, o, log_sums);
     const dr_attention_memory past = {
-        .capacity = state->capacity, .past = call->seen, .keys = state->keys, .values = state->values};
+        .capacity = state->capacity, .past = call->seen, .slot = call->slot, .keys = state->keys, .values = state->values};
     DR_TRY(ops->attention_forward(call->backend, &of, q, k, v, &past, o, log_sums));
     return ops->attention_append(call->backend, &of, k, v, &past);
 }
@@ -293,9 +293,8 @@ dr_status dr_attend_backward(const dr_attend *attend, const dr_module_call *call
 static int64_t grown(const dr_attention *attention, int64_t capacity, int64_t tokens) {
     int64_t most = tokens > 2 * capacity ? tokens : 2 * capacity;
     if (most < FEWEST_TOKENS) most = FEWEST_TOKENS;
-    const int64_t seen = attention->window - 1; /* by the next query */
-    if (attention->window > 0 && most > seen) most = seen;
-    return most > 0 ? most : 1;
+    const int64_t kept = attention->window - 1 + DR_ATTEND_BACK;
+    return attention->window > 0 && most > kept ? kept : most;
 }
 
 /* Copies the tokens of each slot, whose vectors have `columns` elements. */
@@ -340,6 +339,14 @@ dr_status dr_attend_reserve(const dr_attention *attention, dr_backend *backend, 
     dr_attend_release_state(backend, state);
     *state = made;
     return DR_OK;
+}
+
+int64_t dr_attend_grown(const dr_attention *attention, const dr_attend_state *state, dr_grown *grown) {
+    if (!grown) return 2;
+    const int64_t most = attention->window > 0 ? attention->window - 1 : INT64_MAX;
+    grown[0] = (dr_grown){state->keys, state->capacity, attention->key_heads * attention->key_size, most};
+    grown[1] = (dr_grown){state->values, state->capacity, attention->key_heads * attention->value_size, most};
+    return 2;
 }
 
 /* keys are the first of the block */

@@ -5,13 +5,15 @@
  *     y   = o_proj(o * sigmoid(g_proj x)), the gate by element, by head or not there
  *
  * Keys and values of earlier tokens are a state that grows: a slot of `capacity` tokens for each sequence, at least doubled
- * when a call needs more. With a window a slot never has more than the window - 1 tokens that the next query sees, and is a
- * ring. */
+ * when a call needs more. With a window a slot never has more than the window - 1 tokens that the next query sees and
+ * DR_ATTEND_BACK more, and is a ring: so many of the last tokens can be taken back. */
 #ifndef DR_NN_MIXERS_ATTEND_H
 #define DR_NN_MIXERS_ATTEND_H
 
 #include "formats/names/description.h"
 #include "nn/module.h"
+
+enum { DR_ATTEND_BACK = 256 };
 
 typedef struct {
     dr_attention attention; /* without a layout */
@@ -91,5 +93,7 @@ typedef struct {
 dr_status dr_attend_reserve(const dr_attention *attention, dr_backend *backend, int64_t sequences, int64_t tokens,
                             dr_attend_state *state);
 void dr_attend_release_state(dr_backend *backend, dr_attend_state *state);
+/* As grown of nn/module.h. */
+int64_t dr_attend_grown(const dr_attention *attention, const dr_attend_state *state, dr_grown *grown);
 
 #endif

@@ -12,6 +12,17 @@ dr_status dr_engine_plan(dr_backend *backend, dr_recurrence recurrence, const dr
     return dr_plan_make(backend, &recurrence, NULL, layout->cu_seqlens ? DR_CALLS_PACKED : DR_CALLS_EVEN, plan);
 }
 
+dr_status dr_engine_chunk(dr_backend *backend, dr_recurrence recurrence, int64_t *tokens) {
+    enum { MANY = 4096 };
+    const dr_layout layout = {.sequences = 1, .rows = MANY};
+    dr_plan plan;
+    dr_stage_path path;
+    DR_TRY(dr_engine_plan(backend, recurrence, &layout, &plan));
+    DR_TRY(dr_plan_path(&plan, false, DR_STAGE_STATE_PASS, &path));
+    *tokens = path.chunk > 1 ? path.chunk : 1;
+    return DR_OK;
+}
+
 static const dr_plan *plan_of(const dr_module_call *call) {
     return call->plan;
 }

@@ -8,6 +8,9 @@
  * read. plan: a dr_plan. */
 dr_status dr_engine_plan(dr_backend *backend, dr_recurrence recurrence, const dr_layout *layout, void *plan);
 
+/* Tokens of a chunk of a recurrence's forward over many tokens, whatever its layout. */
+dr_status dr_engine_chunk(dr_backend *backend, dr_recurrence recurrence, int64_t *tokens);
+
 /* Parts of an arena: what a forward saves for the backward; what the call's forward or decoding and, if there is one, its
  * backward use. */
 void *dr_engine_place_saved(const dr_module_call *call, dr_arena *arena);

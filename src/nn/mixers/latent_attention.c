@@ -329,6 +329,10 @@ static void release_state(const dr_module *module, dr_backend *backend, void *st
     dr_attend_release_state(backend, state);
 }
 
+static int64_t grown(const dr_module *module, const void *state, dr_grown *tensors) {
+    return dr_attend_grown(&((const latent_attention *)module)->remembered, state, tensors);
+}
+
 static void destroy(dr_backend *backend, dr_module *module) {
     (void)backend;
     dr_attend_release(&((latent_attention *)module)->attend);
@@ -348,6 +352,7 @@ static const dr_module_operations operations = {.name = "latent_attention",
                                                 .place_scratch = place_scratch,
                                                 .reserve_state = reserve_state,
                                                 .release_state = release_state,
+                                                .grown = grown,
                                                 .forward = forward,
                                                 .backward = backward,
                                                 .destroy = destroy};

@@ -317,6 +317,11 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
 
 /* ---- the module ----------------------------------------------------------------------------------------------------- */
 
+static dr_status chunk(const dr_module *module, dr_backend *backend, int64_t *tokens) {
+    const dr_layout layout = {1, 1, NULL};
+    return dr_engine_chunk(backend, recurrence_of((const mamba2 *)module, &layout), tokens);
+}
+
 static void destroy(dr_backend *backend, dr_module *module) {
     (void)backend;
     dr_release(module);
@@ -336,6 +341,7 @@ static const dr_module_operations operations = {.name = "mamba2_mixer",
                                                 .place = place,
                                                 .place_scratch = place_scratch,
                                                 .place_state = place_state,
+                                                .chunk = chunk,
                                                 .forward = forward,
                                                 .backward = backward,
                                                 .destroy = destroy};

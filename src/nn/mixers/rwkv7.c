@@ -412,6 +412,11 @@ static int64_t passed(const dr_module *module, bool *writes) {
 
 /* ---- the module ----------------------------------------------------------------------------------------------------- */
 
+static dr_status chunk(const dr_module *module, dr_backend *backend, int64_t *tokens) {
+    const dr_layout layout = {1, 1, NULL};
+    return dr_engine_chunk(backend, recurrence_of((const rwkv7 *)module, &layout), tokens);
+}
+
 static void destroy(dr_backend *backend, dr_module *module) {
     (void)backend;
     dr_release(module);
@@ -432,6 +437,7 @@ static const dr_module_operations operations = {.name = "rwkv7_time_mix",
                                                 .place = place,
                                                 .place_scratch = place_scratch,
                                                 .place_state = place_state,
+                                                .chunk = chunk,
                                                 .passed = passed,
                                                 .forward = forward,
                                                 .backward = backward,

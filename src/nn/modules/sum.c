@@ -119,6 +119,29 @@ static void release_state(const dr_module *module, dr_backend *backend, void *st
     }
 }
 
+static int64_t grown(const dr_module *module, const void *state, dr_grown *tensors) {
+    const sum *s = (const sum *)module;
+    int64_t count = 0;
+    for (int i = 0; i < s->count; i++) {
+        const dr_module *part = s->of[i].module;
+        if (part->operations->grown)
+            count += part->operations->grown(part, behind((void *)state, s->at[i].state), tensors ? tensors + count : NULL);
+    }
+    return count;
+}
+
+static dr_status chunk(const dr_module *module, dr_backend *backend, int64_t *tokens) {
+    const sum *s = (const sum *)module;
+    *tokens = 1;
+    for (int i = 0; i < s->count; i++) {
+        const dr_module *part = s->of[i].module;
+        int64_t own = 1;
+        if (part->operations->chunk) DR_TRY(part->operations->chunk(part, backend, &own));
+        *tokens = dr_common_multiple(*tokens, own);
+    }
+    return DR_OK;
+}
+
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
 /* What a part reads. */
@@ -184,6 +207,8 @@ static void append(sum *s, int i) {
     own->state_size += aligned(part->state_size);
     if (part->place_state) own->place_state = place_state;
     if (part->reserve_state) own->reserve_state = reserve_state, own->release_state = release_state;
+    if (part->grown) own->grown = grown;
+    if (part->chunk) own->chunk = chunk;
 }
 
 /* That of the part that has one. */

@@ -325,6 +325,11 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
     dr_engine_place_states(&recurrence, backend, arena, state->at);
 }
 
+static dr_status chunk(const dr_module *module, dr_backend *backend, int64_t *tokens) {
+    const dr_layout layout = {1, 1, NULL};
+    return dr_engine_chunk(backend, dr_recurrent_recurrence((const dr_recurrent *)module, &layout), tokens);
+}
+
 static void destroy(dr_backend *backend, dr_module *module) {
     dr_recurrent *mixer = (dr_recurrent *)module;
     if (mixer->constant_decay) backend->ops->free(backend, mixer->constant_decay);
@@ -348,6 +353,7 @@ static const dr_module_operations operations = {.name = "recurrent",
                                                 .place = dr_recurrent_place,
                                                 .place_scratch = dr_recurrent_place_scratch,
                                                 .place_state = place_state,
+                                                .chunk = chunk,
                                                 .forward = dr_recurrent_forward,
                                                 .backward = dr_recurrent_backward,
                                                 .destroy = destroy};
