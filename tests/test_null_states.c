@@ -1,4 +1,4 @@
-/* Every pointer of pool.h and of the states of model.h, NULL. */
+/* Every pointer of pool.h, prefix.h and of the states of model.h, NULL. */
 #include "null.h"
 
 #include <deltarule/deltarule.h>
@@ -59,6 +59,40 @@ static void test_states(void **unused) {
     REFUSED(dr_model_state_copy, "to", state, 0, 1, NULL, 0);
     REFUSED(dr_model_state_restore, "state", NULL, state);
     REFUSED(dr_model_state_restore, "snapshot", state, NULL);
+    REFUSED(dr_model_state_save, "state", NULL, "/tmp/null");
+    REFUSED(dr_model_state_save, "file", state, NULL);
+    REFUSED(dr_model_state_load, "model", NULL, "/tmp/null", &other);
+    REFUSED(dr_model_state_load, "file", model, NULL, &other);
+    REFUSED(dr_model_state_load, "state", model, "/tmp/null", NULL);
+    null_all_right();
+}
+
+static void test_prefixes(void **unused) {
+    (void)unused;
+    const dr_prefix_options options = dr_prefix_defaults();
+    const int32_t ids[] = {1, 2};
+    dr_prefixes *prefixes, *other;
+    const dr_model_state *found;
+    dr_prefix_counts counts;
+    int64_t tokens;
+    assert_int_equal(dr_prefixes_create(model, &options, &prefixes), DR_OK);
+    REFUSED(dr_prefixes_create, "model", NULL, &options, &other);
+    REFUSED(dr_prefixes_create, "options", model, NULL, &other);
+    REFUSED(dr_prefixes_create, "prefixes", model, &options, NULL);
+    NOTHING(dr_prefixes_destroy, "prefixes", NULL);
+    REFUSED(dr_prefixes_add, "prefixes", NULL, ids, 1, state);
+    REFUSED(dr_prefixes_add, "ids", prefixes, NULL, 1, state);
+    REFUSED(dr_prefixes_add, "snapshot", prefixes, ids, 1, NULL);
+    REFUSED(dr_prefixes_find, "prefixes", NULL, ids, 2, true, &found);
+    REFUSED(dr_prefixes_find, "ids", prefixes, NULL, 2, true, &found);
+    REFUSED(dr_prefixes_find, "snapshot", prefixes, ids, 2, true, NULL);
+    REFUSED(dr_prefixes_restore, "prefixes", NULL, pool, 0, ids, 2, true, &tokens);
+    REFUSED(dr_prefixes_restore, "pool", prefixes, NULL, 0, ids, 2, true, &tokens);
+    REFUSED(dr_prefixes_restore, "ids", prefixes, pool, 0, NULL, 2, true, &tokens);
+    REFUSED(dr_prefixes_restore, "tokens", prefixes, pool, 0, ids, 2, true, NULL);
+    REFUSED(dr_prefixes_count, "prefixes", NULL, &counts);
+    REFUSED(dr_prefixes_count, "counts", prefixes, NULL);
+    dr_prefixes_destroy(prefixes);
     null_all_right();
 }
 
@@ -100,6 +134,7 @@ static void test_pool(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_pool)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states), cmocka_unit_test(test_pool),
+                                       cmocka_unit_test(test_prefixes)};
     return cmocka_run_group_tests(tests, begin, end);
 }

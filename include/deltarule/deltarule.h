@@ -11,6 +11,7 @@
 #include <deltarule/model.h>
 #include <deltarule/plan.h>
 #include <deltarule/pool.h>
+#include <deltarule/prefix.h>
 #include <deltarule/recurrence.h>
 #include <deltarule/rule.h>
 #include <deltarule/sample.h>

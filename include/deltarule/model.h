@@ -125,6 +125,13 @@ DR_API dr_status dr_model_state_copy(const dr_model_state *from, int64_t first, 
 /* Back to a snapshot: a clone that was made before, of as many sequences. The snapshot stays. */
 DR_API dr_status dr_model_state_restore(dr_model_state *state, const dr_model_state *snapshot);
 
+/* One safetensors file with every tensor, and metadata: format "deltarule.model_state", the model's identity and rule, the
+ * layout, tokens, decoded tokens and hash of each sequence, and a checksum of all of it. Saving replaces a file at once: a kill
+ * leaves the old one or the new one. Loading trusts nothing in the file: DR_ERROR_FORMAT if it is damaged or no such file,
+ * DR_ERROR_ARGUMENT if it is whole and of another model, with what differs. Both read the model for its identity. */
+DR_API dr_status dr_model_state_save(const dr_model_state *state, const char *file);
+DR_API dr_status dr_model_state_load(const dr_model *model, const char *file, dr_model_state **state);
+
 /* A call's tokens, and where to predict. All in host memory. */
 typedef struct {
     dr_layout layout;

@@ -2,6 +2,7 @@
  * numbers; and the hash of the tokens that a sequence has read. */
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "nn/config.h"
 #include "nn/model.h"
 
@@ -11,7 +12,7 @@ enum { PIECE = 1 << 14 }; /* elements that are taken to the host at once */
 
 static dr_status hash_configuration(const dr_model *model, uint64_t *hash) {
     json_t *object = model->published ? json_incref(model->published) : dr_config_write(&model->config, "float32");
-    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *text = object ? dr_json_format(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(object);
     if (!text) return dr_fail(DR_ERROR_MEMORY, "there is no memory for the configuration's JSON");
     *hash = dr_hash_bytes(*hash, text, strlen(text));

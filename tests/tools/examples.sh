@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the programs of examples/. Training takes the texts of CORPUS, generation the model that it made.
-# Usage: examples.sh CORPUS RECURRENCE STATE TRAINING GENERATION
+# Usage: examples.sh CORPUS RECURRENCE STATE TRAINING GENERATION KEPT_STATE
 set -eu
-corpus=$1 recurrence=$2 state=$3 training=$4 generation=$5
+corpus=$1 recurrence=$2 state=$3 training=$4 generation=$5 kept_state=$6
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -29,3 +29,8 @@ LC_ALL=C grep -qa '^the likeliest: /\* ' "$work/generation.txt" || { echo 'no te
 [ "$(wc -c <"$work/generation.txt")" -ge 80 ] || { echo 'generation made too little'; exit 1; }
 ! "$generation" "$work/none" >"$work/refused.txt" 2>&1 || { echo 'generation did not fail without a model'; exit 1; }
 expect "$work/refused.txt" 'generation: '
+
+"$kept_state" "$work/prefixes" >"$work/kept_state.txt" || { cat "$work/kept_state.txt"; exit 1; }
+expect "$work/kept_state.txt" 'turn 4: 740 tokens to go on from, 140 of them computed'
+"$kept_state" "$work/prefixes" >"$work/kept_state.txt" || { cat "$work/kept_state.txt"; exit 1; }
+expect "$work/kept_state.txt" 'turn 4: 740 tokens to go on from, 12 of them computed'
