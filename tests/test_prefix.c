@@ -322,91 +322,120 @@ static void test_chat(void **unused) {
     dr_model_destroy(model);
 }
 
-static void test_bounds(void **unused) {
-    (void)unused;
+/* Two models alike but for their weights, and texts of one grain each. */
+typedef struct {
+    dr_model *model, *other;
+    dr_pool *pool;
+    int32_t ids[8][64];
+    size_t each; /* bytes of one snapshot */
+} small;
+
+static dr_model_state *state_of(dr_model *model, const int32_t *ids, int64_t count) {
+    dr_session *session = NULL;
+    must(dr_session_create(model, &session));
+    dr_model_state *state = read_state(session, ids, count);
+    dr_session_destroy(session);
+    return state;
+}
+
+static small open_small(void) {
     dr_random random = dr_random_start(7, 0);
-    dr_model *model = make_model("gdn", NULL, 1), *other = make_model("gdn", NULL, 2);
-    dr_pool *pool = make_pool(model);
-    dr_session *session = NULL, *foreign = NULL;
-    int32_t ids[8][64] = {{0}};
+    small s = {.model = make_model("gdn", NULL, 1), .other = make_model("gdn", NULL, 2)};
+    s.pool = make_pool(s.model);
+    for (int i = 0; i < 8; i++) {
+        draw(&random, s.ids[i], 64);
+        s.ids[i][0] = i;
+    }
+    dr_model_state *one = state_of(s.model, s.ids[0], 64);
+    s.each = dr_model_state_bytes(one) + 64 * sizeof(int32_t);
+    dr_model_state_destroy(one);
+    return s;
+}
+
+static void close_small(small *s) {
+    dr_pool_destroy(s->pool);
+    dr_model_destroy(s->model);
+    dr_model_destroy(s->other);
+}
+
+static int found_of(dr_prefixes *prefixes, const small *s) {
+    int count = 0;
+    for (int i = 0; i < 8; i++) {
+        const dr_model_state *found = NULL;
+        must(dr_prefixes_find(prefixes, s->ids[i], 64, false, &found));
+        count += found != NULL;
+    }
+    return count;
+}
+
+static void test_folder(void **unused) {
+    (void)unused;
+    small s = open_small();
     float logits[IDS];
     dr_prefix_counts counts;
-    const dr_model_state *found;
-    must(dr_session_create(model, &session));
-    must(dr_session_create(other, &foreign));
-    dr_model_state *one = read_state(session, ids[0], 1);
-    const size_t each = dr_model_state_bytes(one) + 64 * sizeof(int32_t);
-    dr_model_state_destroy(one);
-    dr_prefixes *prefixes = make_store(model, 3 * each, folder, 100 * each);
+    dr_prefixes *prefixes = make_store(s.model, 3 * s.each, folder, 100 * s.each);
     for (int i = 0; i < 8; i++) {
-        draw(&random, ids[i], 64);
-        ids[i][0] = i;
-        read_on(prefixes, pool, 0, ids[i], 64, logits);
+        read_on(prefixes, s.pool, 0, s.ids[i], 64, logits);
         must(dr_prefixes_count(prefixes, &counts));
-        assert_true(counts.bytes <= 3 * each);
+        assert_true(counts.bytes <= 3 * s.each);
     }
     assert_int_equal(counts.snapshots, 3);
     assert_int_equal(counts.files, 8);
     assert_int_equal(counts.evicted, 5);
-    for (int i = 0; i < 8; i++) { /* those that went come from their files */
-        must(dr_prefixes_find(prefixes, ids[i], 64, false, &found));
-        assert_non_null(found);
-    }
-    assert_int_equal(counts.files_damaged, 0);
+    assert_int_equal(found_of(prefixes, &s), 8); /* those that went come from their files */
     dr_prefixes_destroy(prefixes);
 
-    /* another process; of files the least used ones go */
-    prefixes = make_store(other, 3 * each, folder, 1 << 30);
+    /* other processes: of another model, of this one, of one with less room */
+    prefixes = make_store(s.other, 3 * s.each, folder, 1 << 30);
     must(dr_prefixes_count(prefixes, &counts));
     assert_int_equal(counts.files, 0);
     assert_int_equal(counts.files_of_others, 8);
     dr_prefixes_destroy(prefixes);
-    prefixes = make_store(model, 3 * each, folder, 1 << 30);
+    prefixes = make_store(s.model, 3 * s.each, folder, 1 << 30);
     must(dr_prefixes_count(prefixes, &counts));
     assert_int_equal(counts.files, 8);
     const size_t bytes = counts.file_bytes / 8;
     dr_prefixes_destroy(prefixes);
-    prefixes = make_store(model, 3 * each, folder, 4 * bytes + bytes / 2);
+    prefixes = make_store(s.model, 3 * s.each, folder, 4 * bytes + bytes / 2);
     assert_int_equal(files_in(folder, ".prefix", false), 4);
-    /* a damaged file is a miss, counted, and gone */
+    /* files that somebody removed */
     assert_int_equal(files_in(folder, ".prefix", true), 4);
-    for (int i = 0; i < 8; i++) {
-        must(dr_prefixes_find(prefixes, ids[i], 64, false, &found));
-        assert_null(found);
-    }
+    assert_int_equal(found_of(prefixes, &s), 0);
     must(dr_prefixes_count(prefixes, &counts));
     assert_int_equal(counts.files, 0);
+    assert_int_equal(counts.files_damaged, 0);
     assert_int_equal(counts.gone + counts.unknown + counts.empty, 8);
     dr_prefixes_destroy(prefixes);
+    close_small(&s);
+}
 
-    /* in memory alone: what went is said to be gone */
-    prefixes = make_store(model, 2 * each, NULL, 0);
-    for (int i = 0; i < 4; i++) read_on(prefixes, pool, 0, ids[i], 64, logits);
-    must(dr_prefixes_find(prefixes, ids[0], 64, false, &found));
+/* In memory alone: what went is said to be gone. */
+static void test_bounds(void **unused) {
+    (void)unused;
+    small s = open_small();
+    float logits[IDS];
+    dr_prefix_counts counts;
+    const dr_model_state *found;
+    dr_prefixes *prefixes = make_store(s.model, 2 * s.each, NULL, 0);
+    for (int i = 0; i < 4; i++) read_on(prefixes, s.pool, 0, s.ids[i], 64, logits);
+    must(dr_prefixes_find(prefixes, s.ids[0], 64, false, &found));
     assert_null(found);
     must(dr_prefixes_count(prefixes, &counts));
     assert_int_equal(counts.gone, 1);
     assert_int_equal(counts.empty, 1);
     assert_int_equal(counts.unknown, 3);
-
-    /* refusals */
-    one = read_state(foreign, ids[0], 64);
-    assert_refused(dr_prefixes_add(prefixes, ids[0], 64, one), DR_ERROR_ARGUMENT, "another model");
-    one = read_state(session, ids[0], 64);
-    assert_refused(dr_prefixes_add(prefixes, ids[1], 64, one), DR_ERROR_ARGUMENT, "other ones than these ids");
-    one = read_state(session, ids[0], 64);
-    assert_refused(dr_prefixes_add(prefixes, ids[0], 63, one), DR_ERROR_ARGUMENT, "63 ids");
+    assert_refused(dr_prefixes_add(prefixes, s.ids[0], 64, state_of(s.other, s.ids[0], 64)), DR_ERROR_ARGUMENT,
+                   "another model");
+    assert_refused(dr_prefixes_add(prefixes, s.ids[1], 64, state_of(s.model, s.ids[0], 64)), DR_ERROR_ARGUMENT,
+                   "other ones than these ids");
+    assert_refused(dr_prefixes_add(prefixes, s.ids[0], 63, state_of(s.model, s.ids[0], 64)), DR_ERROR_ARGUMENT, "63 ids");
     dr_prefixes_destroy(prefixes);
-    prefixes = make_store(model, 10, NULL, 0);
-    must(dr_prefixes_add(prefixes, ids[0], 64, read_state(session, ids[0], 64)));
+    prefixes = make_store(s.model, 10, NULL, 0);
+    must(dr_prefixes_add(prefixes, s.ids[0], 64, state_of(s.model, s.ids[0], 64)));
     must(dr_prefixes_count(prefixes, &counts));
     assert_int_equal(counts.too_large, 1);
     dr_prefixes_destroy(prefixes);
-    dr_session_destroy(session);
-    dr_session_destroy(foreign);
-    dr_pool_destroy(pool);
-    dr_model_destroy(model);
-    dr_model_destroy(other);
+    close_small(&s);
 }
 
 /* A writer that is killed again and again leaves a folder that loads, with the states that were read. */
@@ -503,9 +532,9 @@ static void test_allocations(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_files),  cmocka_unit_test(test_every_offset),
-        cmocka_unit_test(test_chat),        cmocka_unit_test(test_bounds), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_sequences), cmocka_unit_test(test_files),       cmocka_unit_test(test_every_offset),
+        cmocka_unit_test(test_chat),      cmocka_unit_test(test_folder),      cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_kill),      cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
