@@ -136,6 +136,8 @@ static const struct route *find_route(const char *path, const char *method, bool
     return NULL;
 }
 
+enum { MOST_PASSED_OVER = 64 << 20 }; /* bytes of a body beyond the limit that are read and dropped */
+
 static enum MHD_Result refuse_large(dr_exchange *exchange) {
     char message[128];
     snprintf(message, sizeof message, "the request's body is too long: at most %lld bytes are read",
@@ -162,8 +164,11 @@ static enum MHD_Result check_head(dr_exchange *exchange, const char *path, const
                                   NULL, "invalid_api_key");
     const char *length = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Content-Length");
     int64_t bytes = 0;
-    if (length && dr_integer_parse(length, &bytes) && bytes > exchange->server->options.body_bytes)
-        return refuse_large(exchange);
+    const int64_t most = exchange->server->options.body_bytes;
+    if (length && dr_integer_parse(length, &bytes) && bytes > most) {
+        if (bytes - most > MOST_PASSED_OVER) return refuse_large(exchange);
+        exchange->too_large = true; /* refused behind the body: many a client reads no answer before it has sent all */
+    }
     *route = found;
     return MHD_YES;
 }
