@@ -1,10 +1,10 @@
 /* Completions and chats: from the request's body to a job, and from the job's records to a response, whole or as a stream of
  * server-sent events. */
+#include "serve/complete.h"
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "serve/http.h"
-#include "serve/reply.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,26 +13,11 @@
 /* Seconds after which a thread that waits looks whether its client is still there. */
 static const double look = 0.2;
 
-/* A request while it is answered. */
-typedef struct {
-    dr_exchange *exchange;
-    dr_request request;
-    dr_served *served;
-    dr_job *job;
-    bool submitted;
-    dr_reply reply;
-    dr_sent *sent; /* [sequences] of a stream */
-    char *pending; /* [pending_bytes] of an event that is being sent, from `taken` on */
-    size_t pending_bytes, taken;
-    int64_t turn;         /* the sequence that is looked at next */
-    bool counted, closed; /* the counts of tokens were sent; the end was */
-} completion;
-
-static void release(completion *c) {
+static void release(dr_completion *c) {
     if (c->job) {
         pthread_mutex_lock(&c->job->lock);
-        for (int64_t i = 0; i < c->job->count; i++) c->exchange->answer_tokens += c->job->sequences[i].made;
-        for (int64_t i = 0; i < c->job->count; i++) c->exchange->cached_tokens += c->job->sequences[i].cached;
+        for (int64_t i = 0; i < c->job->count; i++) c->exchange->answer_tokens += c->job->parts[i].made;
+        for (int64_t i = 0; i < c->job->count; i++) c->exchange->cached_tokens += c->job->parts[i].cached;
         pthread_mutex_unlock(&c->job->lock);
     }
     dr_job_destroy(c->job, c->submitted);
@@ -46,7 +31,7 @@ static void release(completion *c) {
 
 /* ---- from the request to a job ---- */
 
-static dr_status render_chat(completion *c) {
+static dr_status render_chat(dr_completion *c) {
     char *text;
     size_t bytes;
     if (!c->served->chat)
@@ -68,7 +53,7 @@ static dr_status render_chat(completion *c) {
     return status;
 }
 
-static dr_status check_prompt(completion *c, const dr_request_prompt *prompt) {
+static dr_status check_prompt(dr_completion *c, const dr_request_prompt *prompt) {
     const int64_t vocabulary = dr_model_get_config(c->served->model)->vocabulary;
     if (prompt->count < 1) return dr_fail(DR_ERROR_FORMAT, "a prompt has no tokens: it must have at least one");
     for (int64_t i = 0; i < prompt->count; i++)
@@ -82,7 +67,7 @@ static dr_status check_prompt(completion *c, const dr_request_prompt *prompt) {
     return DR_OK;
 }
 
-static dr_status make_prompts(completion *c) {
+static dr_status make_prompts(dr_completion *c) {
     if (c->request.kind == DR_REQUEST_CHAT) DR_TRY(render_chat(c));
     for (int64_t i = 0; i < c->request.prompt_count; i++) {
         dr_request_prompt *prompt = &c->request.prompts[i];
@@ -93,7 +78,7 @@ static dr_status make_prompts(completion *c) {
     return DR_OK;
 }
 
-static dr_status make_job(completion *c) {
+static dr_status make_job(dr_completion *c) {
     const dr_request *request = &c->request;
     dr_generate_options options = request->options;
     options.tokenizer = c->served->tokenizer;
@@ -103,17 +88,18 @@ static dr_status make_job(completion *c) {
     DR_TRY(dr_sampling_check(&options.sampling, dr_tokenizer_size(c->served->tokenizer)));
     DR_TRY(dr_job_create(request->prompt_count * request->choices, &c->job));
     c->job->top = request->top;
+    c->job->embed = request->kind == DR_REQUEST_EMBEDDING;
     c->job->score_prompt = request->echo && request->top >= 0;
     c->job->deadline = c->job->created_at + c->exchange->server->options.request_seconds;
     for (int64_t i = 0; i < c->job->count; i++) {
-        dr_sequence *sequence = &c->job->sequences[i];
+        dr_part *part = &c->job->parts[i];
         const dr_request_prompt *prompt = &request->prompts[i / request->choices];
-        sequence->prompt = prompt->ids;
-        sequence->prompt_count = prompt->count;
-        sequence->options = options;
-        sequence->options.sampling.sample = i % request->choices;
+        part->prompt = prompt->ids;
+        part->prompt_count = prompt->count;
+        part->options = options;
+        part->options.sampling.sample = i % request->choices;
         const int64_t left = c->exchange->server->options.context - prompt->count;
-        sequence->options.tokens = request->max_tokens < 0 ? left : request->max_tokens;
+        part->options.tokens = request->max_tokens < 0 ? left : request->max_tokens;
     }
     return dr_reply_create(request, c->served, c->job, c->exchange->number, &c->reply);
 }
@@ -121,40 +107,44 @@ static dr_status make_job(completion *c) {
 /* ---- whole responses ---- */
 
 /* Waits until the job is done; false: its client went away. */
-static bool wait_for_job(completion *c) {
+static bool wait_for_job(dr_completion *c) {
     bool there = true;
     pthread_mutex_lock(&c->job->lock);
     while (c->job->done < c->job->count && there) {
         dr_job_wait(c->job, look);
-        if (c->exchange->first_at == 0 && c->job->sequences[0].made > 0) c->exchange->first_at = dr_clock_now();
+        if (c->exchange->first_at == 0 && c->job->parts[0].made > 0) c->exchange->first_at = dr_clock_now();
         there = !dr_http_gone(c->exchange);
     }
     pthread_mutex_unlock(&c->job->lock);
     return there;
 }
 
-/* A sequence that did not end as it should, or NULL. */
-static const dr_sequence *failed_sequence(const dr_job *job) {
+/* A part that did not end as it should, or NULL. */
+static const dr_part *failed_part(const dr_job *job) {
     for (int64_t i = 0; i < job->count; i++) {
-        const dr_outcome outcome = job->sequences[i].outcome;
-        if (outcome == DR_OUTCOME_TIMEOUT || outcome == DR_OUTCOME_FAILED || outcome == DR_OUTCOME_GONE)
-            return &job->sequences[i];
+        const dr_outcome outcome = job->parts[i].outcome;
+        if (outcome == DR_OUTCOME_TIMEOUT || outcome == DR_OUTCOME_FAILED || outcome == DR_OUTCOME_GONE) return &job->parts[i];
     }
     return NULL;
 }
 
-static const char *failure_text(const dr_sequence *sequence) {
-    if (sequence->outcome == DR_OUTCOME_TIMEOUT) return "the request took longer than a request may";
-    return sequence->outcome == DR_OUTCOME_GONE ? "the request was given up" : sequence->error;
+static const char *failure_text(const dr_part *part) {
+    if (part->outcome == DR_OUTCOME_TIMEOUT) return "the request took longer than a request may";
+    return part->outcome == DR_OUTCOME_GONE ? "the request was given up" : part->error;
 }
 
-static enum MHD_Result send_whole(completion *c) {
+static enum MHD_Result send_whole(dr_completion *c, enum MHD_Result (*send)(dr_completion *)) {
     dr_exchange *exchange = c->exchange;
     if (!wait_for_job(c)) return MHD_NO;
-    const dr_sequence *failed = failed_sequence(c->job);
+    const dr_part *failed = failed_part(c->job);
     if (failed)
         return dr_http_send_error(exchange, failed->outcome == DR_OUTCOME_TIMEOUT ? 504 : 500, failure_text(failed), NULL,
                                   NULL);
+    return send(c);
+}
+
+static enum MHD_Result send_reply(dr_completion *c) {
+    dr_exchange *exchange = c->exchange;
     char *text;
     dr_status status = dr_reply_whole(&c->reply, &text);
     if (status != DR_OK) return dr_http_send_failure(exchange, status, NULL);
@@ -163,8 +153,8 @@ static enum MHD_Result send_whole(completion *c) {
 
 /* ---- streams ---- */
 
-/* The next event of any sequence, in turn; with the job's lock held. */
-static dr_status sequence_event(completion *c) {
+/* The next event of any part, in turn; with the job's lock held. */
+static dr_status part_event(dr_completion *c) {
     for (int64_t i = 0; i < c->job->count && !c->pending; i++) {
         DR_TRY(dr_reply_event(&c->reply, c->turn, &c->sent[c->turn], &c->pending));
         c->turn = (c->turn + 1) % c->job->count;
@@ -173,8 +163,8 @@ static dr_status sequence_event(completion *c) {
 }
 
 /* What ends a stream: a failure, the counts if they were asked for, and the word DONE. */
-static dr_status last_events(completion *c) {
-    const dr_sequence *failed = failed_sequence(c->job);
+static dr_status last_events(dr_completion *c) {
+    const dr_part *failed = failed_part(c->job);
     if (failed && !c->counted) {
         c->counted = true;
         return dr_reply_error_event(failure_text(failed), &c->pending);
@@ -189,15 +179,15 @@ static dr_status last_events(completion *c) {
 }
 
 /* Waits for the next event; *over: there is none. */
-static dr_status next_event(completion *c, bool *over) {
+static dr_status next_event(dr_completion *c, bool *over) {
     dr_status status = DR_OK;
     *over = c->closed;
     if (c->closed) return DR_OK;
     pthread_mutex_lock(&c->job->lock);
     for (;;) {
         const bool done = c->job->done == c->job->count;
-        if (c->exchange->first_at == 0 && c->job->sequences[0].made > 0) c->exchange->first_at = dr_clock_now();
-        status = sequence_event(c);
+        if (c->exchange->first_at == 0 && c->job->parts[0].made > 0) c->exchange->first_at = dr_clock_now();
+        status = part_event(c);
         if (status == DR_OK && !c->pending && done) status = last_events(c);
         if (status != DR_OK || c->pending) break;
         dr_job_wait(c->job, look);
@@ -211,7 +201,7 @@ static dr_status next_event(completion *c, bool *over) {
 }
 
 static ssize_t read_stream(void *context, uint64_t position, char *buffer, size_t most) {
-    completion *c = context;
+    dr_completion *c = context;
     bool over = false;
     (void)position;
     if (!c->pending) {
@@ -236,7 +226,7 @@ static void end_stream(void *context) {
 }
 
 /* The completion lives until the request has ended. */
-static enum MHD_Result send_stream(completion *c) {
+static enum MHD_Result send_stream(dr_completion *c) {
     void *memory;
     c->exchange->stream = c;
     c->exchange->end_stream = end_stream;
@@ -250,14 +240,14 @@ static enum MHD_Result send_stream(completion *c) {
 
 /* ---- both ---- */
 
-static enum MHD_Result refuse_model(completion *c) {
+static enum MHD_Result refuse_model(dr_completion *c) {
     char message[300];
     snprintf(message, sizeof message, "there is no model \"%.100s\": /v1/models lists those that there are", c->request.model);
     return dr_http_send_error(c->exchange, 404, message, "model", "model_not_found");
 }
 
 /* Until the job is queued; *refused: a response was sent. */
-static enum MHD_Result submit(completion *c, dr_request_kind kind, bool *refused) {
+static enum MHD_Result submit(dr_completion *c, dr_request_kind kind, bool *refused) {
     dr_exchange *exchange = c->exchange;
     *refused = true;
     dr_status status = dr_request_parse(kind, exchange->body ? exchange->body : "", exchange->bytes, &c->request);
@@ -265,7 +255,11 @@ static enum MHD_Result submit(completion *c, dr_request_kind kind, bool *refused
     c->served = dr_server_acquire(exchange->server, c->request.model);
     if (!c->served) return refuse_model(c);
     status = make_prompts(c);
-    if (status != DR_OK) return dr_http_send_failure(exchange, status, kind == DR_REQUEST_CHAT ? "messages" : "prompt");
+    if (status != DR_OK)
+        return dr_http_send_failure(exchange, status,
+                                    kind == DR_REQUEST_CHAT        ? "messages"
+                                    : kind == DR_REQUEST_EMBEDDING ? "input"
+                                                                   : "prompt");
     const int64_t count = c->request.prompt_count * c->request.choices;
     if (count > exchange->server->options.queue) {
         char message[160];
@@ -284,24 +278,24 @@ static enum MHD_Result submit(completion *c, dr_request_kind kind, bool *refused
     return MHD_YES;
 }
 
-static enum MHD_Result answer(dr_exchange *exchange, dr_request_kind kind) {
+enum MHD_Result dr_complete(dr_exchange *exchange, dr_request_kind kind, enum MHD_Result (*send)(dr_completion *completion)) {
     void *memory;
     bool refused;
-    dr_status status = dr_allocate_zero(sizeof(completion), "a request", &memory);
+    dr_status status = dr_allocate_zero(sizeof(dr_completion), "a request", &memory);
     if (status != DR_OK) return dr_http_send_failure(exchange, status, NULL);
-    completion *c = memory;
+    dr_completion *c = memory;
     c->exchange = exchange;
     enum MHD_Result result = submit(c, kind, &refused);
     if (!refused && c->request.stream) return send_stream(c);
-    if (!refused) result = send_whole(c);
+    if (!refused) result = send_whole(c, send);
     release(c);
     return result;
 }
 
 enum MHD_Result dr_answer_completion(dr_exchange *exchange) {
-    return answer(exchange, DR_REQUEST_COMPLETION);
+    return dr_complete(exchange, DR_REQUEST_COMPLETION, send_reply);
 }
 
 enum MHD_Result dr_answer_chat(dr_exchange *exchange) {
-    return answer(exchange, DR_REQUEST_CHAT);
+    return dr_complete(exchange, DR_REQUEST_CHAT, send_reply);
 }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/number.h"
 #include "base/utf8.h"
@@ -33,6 +34,7 @@ static const struct route {
     {"GET", "/v1/models", dr_answer_models, false},
     {"POST", "/v1/completions", dr_answer_completion, false},
     {"POST", "/v1/chat/completions", dr_answer_chat, false},
+    {"POST", "/v1/embeddings", dr_answer_embedding, false},
     {"POST", "/tokenize", dr_answer_tokenize, false},
     {"POST", "/detokenize", dr_answer_detokenize, false},
     {"GET", "/tokenizer_info", dr_answer_tokenizer_info, false},
@@ -71,6 +73,13 @@ enum MHD_Result dr_http_send_error(dr_exchange *exchange, int status, const char
 enum MHD_Result dr_http_send_failure(dr_exchange *exchange, dr_status status, const char *param) {
     const bool mendable = status == DR_ERROR_ARGUMENT || status == DR_ERROR_FORMAT || status == DR_ERROR_UNSUPPORTED;
     return dr_http_send_error(exchange, mendable ? 400 : status == DR_ERROR_MEMORY ? 503 : 500, dr_last_error(), param, NULL);
+}
+
+enum MHD_Result dr_http_send_json(dr_exchange *exchange, json_t *json) {
+    char *text = json ? dr_json_format(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!text) return dr_http_send_error(exchange, 503, "no memory for the response", NULL, NULL);
+    return dr_http_send(exchange, 200, "application/json", text, strlen(text));
 }
 
 void dr_http_silence(dr_exchange *exchange, bool allowed) {

@@ -4,6 +4,7 @@
 
 #include "serve/server.h"
 
+#include <jansson.h>
 #include <microhttpd.h>
 
 typedef struct {
@@ -32,7 +33,9 @@ enum MHD_Result dr_http_send(dr_exchange *exchange, int status, const char *type
 enum MHD_Result dr_http_send_constant(dr_exchange *exchange, int status, const char *type, const char *text);
 /* Sends {"error": ...}; param and code may be NULL. */
 enum MHD_Result dr_http_send_error(dr_exchange *exchange, int status, const char *message, const char *param, const char *code);
-/* The same for the last failure of the library: 400 for what the client can mend, 503 without memory, else 500. */
+/* Sends a JSON value, which is given up; NULL: there was no memory for it. */
+enum MHD_Result dr_http_send_json(dr_exchange *exchange, json_t *json);
+/* Sends an error for the last failure of the library: 400 for what the client can mend, 503 without memory, else 500. */
 enum MHD_Result dr_http_send_failure(dr_exchange *exchange, dr_status status, const char *param);
 
 /* While a request is computed its connection may be silent. */
@@ -40,9 +43,10 @@ void dr_http_silence(dr_exchange *exchange, bool allowed);
 /* Whether the client closed the connection. */
 bool dr_http_gone(const dr_exchange *exchange);
 
-/* Those that answer: complete.c, and models.c for what needs no computation. */
+/* Those that answer: complete.c, embed.c, and models.c for what needs no computation. */
 enum MHD_Result dr_answer_completion(dr_exchange *exchange);
 enum MHD_Result dr_answer_chat(dr_exchange *exchange);
+enum MHD_Result dr_answer_embedding(dr_exchange *exchange);
 enum MHD_Result dr_answer_health(dr_exchange *exchange);
 enum MHD_Result dr_answer_page(dr_exchange *exchange);
 enum MHD_Result dr_answer_models(dr_exchange *exchange);

@@ -12,14 +12,14 @@ dr_status dr_job_create(int64_t count, dr_job **job) {
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof(dr_job), "a job", &memory));
     dr_job *made = memory;
-    dr_status status = dr_allocate_zero((size_t)count * sizeof(dr_sequence), "a job's sequences", &memory);
+    dr_status status = dr_allocate_zero((size_t)count * sizeof(dr_part), "a job's parts", &memory);
     if (status != DR_OK) {
         dr_release(made);
         return status;
     }
-    made->sequences = memory;
+    made->parts = memory;
     made->count = count;
-    for (int64_t i = 0; i < count; i++) made->sequences[i].job = made;
+    for (int64_t i = 0; i < count; i++) made->parts[i].job = made;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -49,52 +49,52 @@ void dr_job_destroy(dr_job *job, bool submitted) {
         pthread_mutex_unlock(&job->lock);
     }
     for (int64_t i = 0; i < job->count; i++) {
-        dr_release(job->sequences[i].records);
-        dr_release(job->sequences[i].tops);
-        dr_release(job->sequences[i].text);
-        dr_release(job->sequences[i].embedding);
+        dr_release(job->parts[i].records);
+        dr_release(job->parts[i].tops);
+        dr_release(job->parts[i].text);
+        dr_release(job->parts[i].embedding);
     }
-    dr_release(job->sequences);
+    dr_release(job->parts);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     dr_release(job);
 }
 
-dr_status dr_sequence_add(dr_sequence *sequence, dr_token_logprob token, const dr_token_logprob *tops) {
-    const int64_t top = sequence->job->top;
-    void *memory = sequence->records;
+dr_status dr_part_add(dr_part *part, dr_token_logprob token, const dr_token_logprob *tops) {
+    const int64_t top = part->job->top;
+    void *memory = part->records;
     if (top > 0) {
-        void *more = sequence->tops;
-        DR_TRY(dr_grow(&more, sequence->record_count, (size_t)top * sizeof(dr_token_logprob), "logprobs"));
-        sequence->tops = more;
-        memcpy(sequence->tops + sequence->record_count * top, tops, (size_t)top * sizeof(dr_token_logprob));
+        void *more = part->tops;
+        DR_TRY(dr_grow(&more, part->record_count, (size_t)top * sizeof(dr_token_logprob), "logprobs"));
+        part->tops = more;
+        memcpy(part->tops + part->record_count * top, tops, (size_t)top * sizeof(dr_token_logprob));
     }
-    DR_TRY(dr_grow(&memory, sequence->record_count, sizeof(dr_record), "an answer's tokens"));
-    sequence->records = memory;
-    sequence->records[sequence->record_count++] = (dr_record){.token = token, .text_end = sequence->text_bytes};
+    DR_TRY(dr_grow(&memory, part->record_count, sizeof(dr_record), "an answer's tokens"));
+    part->records = memory;
+    part->records[part->record_count++] = (dr_record){.token = token, .text_end = part->text_bytes};
     return DR_OK;
 }
 
-dr_status dr_sequence_add_text(dr_sequence *sequence, const char *text, size_t bytes) {
-    const size_t needed = sequence->text_bytes + bytes;
+dr_status dr_part_add_text(dr_part *part, const char *text, size_t bytes) {
+    const size_t needed = part->text_bytes + bytes;
     if (bytes == 0) return DR_OK;
-    if (needed > sequence->text_room) {
-        void *memory = sequence->text;
-        DR_TRY(memory ? dr_resize(&memory, sequence->text_room, 2 * needed, "an answer's text")
+    if (needed > part->text_room) {
+        void *memory = part->text;
+        DR_TRY(memory ? dr_resize(&memory, part->text_room, 2 * needed, "an answer's text")
                       : dr_allocate(2 * needed, "an answer's text", &memory));
-        sequence->text = memory;
-        sequence->text_room = 2 * needed;
+        part->text = memory;
+        part->text_room = 2 * needed;
     }
-    memcpy(sequence->text + sequence->text_bytes, text, bytes);
-    sequence->text_bytes = needed;
+    memcpy(part->text + part->text_bytes, text, bytes);
+    part->text_bytes = needed;
     return DR_OK;
 }
 
-void dr_sequence_finish(dr_sequence *sequence, dr_outcome outcome, const char *error) {
-    dr_job *job = sequence->job;
+void dr_part_finish(dr_part *part, dr_outcome outcome, const char *error) {
+    dr_job *job = part->job;
     pthread_mutex_lock(&job->lock);
-    sequence->outcome = outcome;
-    if (error) snprintf(sequence->error, sizeof sequence->error, "%s", error);
+    part->outcome = outcome;
+    if (error) snprintf(part->error, sizeof part->error, "%s", error);
     job->done++;
     pthread_cond_broadcast(&job->changed);
     pthread_mutex_unlock(&job->lock); /* the job may be destroyed from here on */

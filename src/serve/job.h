@@ -1,6 +1,6 @@
 /* What passes between the threads that speak HTTP and the thread that computes.
  *
- * A request becomes a job, its prompts and choices become sequences. The scheduler writes the results of sequences and signals;
+ * A request becomes a job, its prompts and choices become parts. The scheduler writes the results of parts and signals;
  * the client's thread waits, reads and destroys the job. All results are guarded by the job's lock. */
 #ifndef DR_SERVE_JOB_H
 #define DR_SERVE_JOB_H
@@ -26,11 +26,11 @@ typedef enum {
 
 typedef struct dr_job dr_job;
 
-typedef struct dr_sequence {
+typedef struct dr_part {
     dr_job *job;
     const int32_t *prompt; /* [prompt_count] */
     int64_t prompt_count;
-    dr_generate_options options; /* `tokens` and `sampling.sample` are the sequence's own */
+    dr_generate_options options; /* `tokens` and `sampling.sample` are the part's own */
     dr_record *records;          /* [record_count] of the prompt if the job is scored, then of the answer */
     dr_token_logprob *tops;      /* [record_count * top] the likeliest tokens of each record, best first */
     int64_t record_count;
@@ -43,15 +43,15 @@ typedef struct dr_sequence {
     double started_at; /* clocks; 0: not yet */
     dr_outcome outcome;
     char error[400];
-} dr_sequence;
+} dr_part;
 
 struct dr_job {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    dr_sequence *sequences; /* [count] */
+    dr_part *parts; /* [count] */
     int64_t count, done;
     struct dr_job *next;          /* in the scheduler's queue, which guards these two */
-    int64_t taken;                /* sequences that have had a slot */
+    int64_t taken;                /* parts that have had a slot */
     dr_generate_options sampling; /* `sample` is the answer's choice */
     int64_t top;                  /* -1: no logprobs */
     bool score_prompt;            /* records of the prompt's tokens too */
@@ -60,16 +60,16 @@ struct dr_job {
     atomic_bool gone; /* the client went away */
 };
 
-/* A job of so many sequences. */
+/* A job of so many parts. */
 dr_status dr_job_create(int64_t count, dr_job **job);
-/* Waits until the scheduler has let go of all sequences that were submitted, then frees; NULL is allowed. */
+/* Waits until the scheduler has let go of all parts that were submitted, then frees; NULL is allowed. */
 void dr_job_destroy(dr_job *job, bool submitted);
 
 /* Adds a record, with the likeliest tokens where the job has them; to be called with the lock held. */
-dr_status dr_sequence_add(dr_sequence *sequence, dr_token_logprob token, const dr_token_logprob *tops);
-dr_status dr_sequence_add_text(dr_sequence *sequence, const char *text, size_t bytes);
+dr_status dr_part_add(dr_part *part, dr_token_logprob token, const dr_token_logprob *tops);
+dr_status dr_part_add_text(dr_part *part, const char *text, size_t bytes);
 /* Ends an answer. error: the sentence, or NULL. Takes the lock itself. */
-void dr_sequence_finish(dr_sequence *sequence, dr_outcome outcome, const char *error);
+void dr_part_finish(dr_part *part, dr_outcome outcome, const char *error);
 
 /* Waits until an answer has changed, at most so many seconds; to be called with the lock held. */
 void dr_job_wait(dr_job *job, double seconds);

@@ -1,6 +1,5 @@
 /* What is answered without computing: health, the models, their tokenizers, the metrics, the page to try it. */
 #include "base/error.h"
-#include "base/json.h"
 #include "base/memory.h"
 #include "serve/http.h"
 #include "serve/page.h"
@@ -8,14 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Sends a JSON value, which is given up; NULL: there was no memory for it. */
-static enum MHD_Result send_json(dr_exchange *exchange, json_t *json) {
-    char *text = json ? dr_json_format(json, JSON_COMPACT) : NULL;
-    json_decref(json);
-    if (!text) return dr_http_send_error(exchange, 503, "no memory for the response", NULL, NULL);
-    return dr_http_send(exchange, 200, "application/json", text, strlen(text));
-}
 
 enum MHD_Result dr_answer_health(dr_exchange *exchange) {
     return dr_http_send_constant(exchange, 200, "application/json", "{\"status\":\"ok\"}\n");
@@ -36,7 +27,7 @@ enum MHD_Result dr_answer_models(dr_exchange *exchange) {
                                               (json_int_t)server->options.context, "chat", served->chat != NULL));
     }
     pthread_mutex_unlock(&server->lock);
-    return send_json(exchange, json_pack("{s:s, s:o}", "object", "list", "data", list));
+    return dr_http_send_json(exchange, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 enum MHD_Result dr_answer_metrics(dr_exchange *exchange) {
@@ -78,7 +69,7 @@ enum MHD_Result dr_answer_tokenize(dr_exchange *exchange) {
         json_t *json = json_pack("{s:o, s:I, s:I}", "tokens", list, "count", (json_int_t)count, "max_model_len",
                                  (json_int_t)exchange->server->options.context);
         if (status == DR_OK) {
-            result = send_json(exchange, json);
+            result = dr_http_send_json(exchange, json);
         } else {
             json_decref(json);
             result = dr_http_send_failure(exchange, status, "prompt");
@@ -98,7 +89,7 @@ enum MHD_Result dr_answer_detokenize(dr_exchange *exchange) {
     enum MHD_Result result = begin(exchange, DR_REQUEST_DETOKENIZE, &request, &served);
     if (served) {
         dr_status status = dr_served_decode(served, request.prompts->ids, request.prompts->count, &text, &bytes);
-        result = status == DR_OK ? send_json(exchange, json_pack("{s:o}", "prompt", json_stringn(text, bytes)))
+        result = status == DR_OK ? dr_http_send_json(exchange, json_pack("{s:o}", "prompt", json_stringn(text, bytes)))
                                  : dr_http_send_failure(exchange, status, "tokens");
     }
     dr_release(text);
@@ -129,5 +120,5 @@ enum MHD_Result dr_answer_tokenizer_info(dr_exchange *exchange) {
     json_object_set_new(json, "max_model_len", json_integer(exchange->server->options.context));
     json_object_set_new(json, "chat", json_boolean(served->chat != NULL));
     dr_server_release(exchange->server, served);
-    return send_json(exchange, json);
+    return dr_http_send_json(exchange, json);
 }

@@ -74,12 +74,12 @@ static json_t *logprob_json(double logprob) {
 }
 
 /* The likeliest tokens of a record by text, the record's own among them. Of tokens with the same text the likeliest counts. */
-static json_t *top_object(dr_reply *reply, const dr_sequence *sequence, int64_t record) {
+static json_t *top_object(dr_reply *reply, const dr_part *part, int64_t record) {
     char bytes[LONGEST_TOKEN];
-    const dr_token_logprob own = sequence->records[record].token;
+    const dr_token_logprob own = part->records[record].token;
     json_t *object = isnan(own.logprob) ? json_null() : json_object();
     for (int64_t i = 0; i <= reply->job->top && json_is_object(object); i++) {
-        const dr_token_logprob token = i < reply->job->top ? sequence->tops[record * reply->job->top + i] : own;
+        const dr_token_logprob token = i < reply->job->top ? part->tops[record * reply->job->top + i] : own;
         if (token.id < 0) continue;
         json_t *name = token_json(bytes, token_bytes(reply, token.id, bytes));
         if (!json_object_get(object, json_string_value(name)))
@@ -96,15 +96,15 @@ static int64_t characters(const char *text, size_t bytes) {
 }
 
 /* logprobs of a completion: records from `from` on. *offset: characters before them, counted on. */
-static json_t *completion_logprobs(dr_reply *reply, const dr_sequence *sequence, int64_t from) {
+static json_t *completion_logprobs(dr_reply *reply, const dr_part *part, int64_t from) {
     char bytes[LONGEST_TOKEN];
     json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
     int64_t offset = 0;
-    for (int64_t i = from; i < sequence->record_count; i++) {
-        const size_t count = token_bytes(reply, sequence->records[i].token.id, bytes);
+    for (int64_t i = from; i < part->record_count; i++) {
+        const size_t count = token_bytes(reply, part->records[i].token.id, bytes);
         json_array_append_new(tokens, token_json(bytes, count));
-        json_array_append_new(logprobs, logprob_json(sequence->records[i].token.logprob));
-        json_array_append_new(tops, top_object(reply, sequence, i));
+        json_array_append_new(logprobs, logprob_json(part->records[i].token.logprob));
+        json_array_append_new(tops, top_object(reply, part, i));
         json_array_append_new(offsets, json_integer(offset));
         offset += characters(bytes, count);
     }
@@ -121,22 +121,21 @@ static json_t *chat_token(dr_reply *reply, dr_token_logprob token) {
                      list);
 }
 
-static json_t *chat_logprobs(dr_reply *reply, const dr_sequence *sequence, int64_t from) {
+static json_t *chat_logprobs(dr_reply *reply, const dr_part *part, int64_t from) {
     json_t *content = json_array();
-    for (int64_t i = from; i < sequence->record_count; i++) {
-        json_t *token = chat_token(reply, sequence->records[i].token), *tops = json_array();
+    for (int64_t i = from; i < part->record_count; i++) {
+        json_t *token = chat_token(reply, part->records[i].token), *tops = json_array();
         for (int64_t k = 0; k < reply->job->top; k++)
-            json_array_append_new(tops, chat_token(reply, sequence->tops[i * reply->job->top + k]));
+            json_array_append_new(tops, chat_token(reply, part->tops[i * reply->job->top + k]));
         json_object_set_new(token, "top_logprobs", tops);
         json_array_append_new(content, token);
     }
     return json_pack("{s:o}", "content", content);
 }
 
-static json_t *logprobs_json(dr_reply *reply, const dr_sequence *sequence, int64_t from) {
+static json_t *logprobs_json(dr_reply *reply, const dr_part *part, int64_t from) {
     if (reply->job->top < 0) return json_null();
-    return reply->request->kind == DR_REQUEST_CHAT ? chat_logprobs(reply, sequence, from)
-                                                   : completion_logprobs(reply, sequence, from);
+    return reply->request->kind == DR_REQUEST_CHAT ? chat_logprobs(reply, part, from) : completion_logprobs(reply, part, from);
 }
 
 /* ---- choices ---- */
@@ -156,18 +155,18 @@ static dr_status echoed(dr_reply *reply, int64_t i, char **echo, size_t *bytes) 
     return DR_OK;
 }
 
-/* The text of sequence i from byte `from` on, with the echo before it at the beginning. */
+/* The text of part i from byte `from` on, with the echo before it at the beginning. */
 static dr_status text_json(dr_reply *reply, int64_t i, size_t from, bool begins, json_t **json) {
-    const dr_sequence *sequence = &reply->job->sequences[i];
+    const dr_part *part = &reply->job->parts[i];
     char *echo = NULL;
     size_t echo_bytes = 0;
     void *memory;
     if (begins) DR_TRY(echoed(reply, i, &echo, &echo_bytes));
-    const size_t bytes = sequence->text_bytes - from;
+    const size_t bytes = part->text_bytes - from;
     dr_status status = dr_allocate(echo_bytes + bytes + 1, "a response", &memory);
     if (status == DR_OK) {
         if (echo_bytes > 0) memcpy(memory, echo, echo_bytes);
-        if (bytes > 0) memcpy((char *)memory + echo_bytes, sequence->text + from, bytes);
+        if (bytes > 0) memcpy((char *)memory + echo_bytes, part->text + from, bytes);
         *json = json_stringn(memory, echo_bytes + bytes);
         dr_release(memory);
         if (!*json) status = dr_fail(DR_ERROR_MEMORY, "no memory for the response");
@@ -177,10 +176,10 @@ static dr_status text_json(dr_reply *reply, int64_t i, size_t from, bool begins,
 }
 
 static dr_status whole_choice(dr_reply *reply, int64_t i, json_t **choice) {
-    const dr_sequence *sequence = &reply->job->sequences[i];
+    const dr_part *part = &reply->job->parts[i];
     json_t *text;
     DR_TRY(text_json(reply, i, 0, true, &text));
-    json_t *logprobs = logprobs_json(reply, sequence, 0), *finish = reason_json(sequence->outcome);
+    json_t *logprobs = logprobs_json(reply, part, 0), *finish = reason_json(part->outcome);
     *choice = reply->request->kind == DR_REQUEST_CHAT
                   ? json_pack("{s:I, s:{s:s, s:o}, s:o, s:o}", "index", (json_int_t)i, "message", "role", "assistant",
                               "content", text, "logprobs", logprobs, "finish_reason", finish)
@@ -193,10 +192,10 @@ static json_t *usage_json(const dr_reply *reply) {
     json_int_t prompt = 0, cached = 0, made = 0;
     const dr_job *job = reply->job;
     for (int64_t i = 0; i < job->count; i++) {
-        made += job->sequences[i].made;
+        made += job->parts[i].made;
         if (i % reply->request->choices != 0) continue;
-        prompt += job->sequences[i].prompt_count;
-        cached += job->sequences[i].cached;
+        prompt += job->parts[i].prompt_count;
+        cached += job->parts[i].cached;
     }
     return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", made, "total_tokens",
                      prompt + made, "prompt_tokens_details", "cached_tokens", cached);
@@ -256,19 +255,17 @@ static json_t *event_choice(dr_reply *reply, int64_t i, json_t *text, json_t *lo
 }
 
 dr_status dr_reply_event(dr_reply *reply, int64_t i, dr_sent *sent, char **text) {
-    const dr_sequence *sequence = &reply->job->sequences[i];
-    const bool ends = sequence->outcome != DR_OUTCOME_NONE, records = reply->job->top >= 0;
-    const bool begins = !sent->begun && (reply->request->kind == DR_REQUEST_CHAT || sequence->made > 0 || ends);
+    const dr_part *part = &reply->job->parts[i];
+    const bool ends = part->outcome != DR_OUTCOME_NONE, records = reply->job->top >= 0;
+    const bool begins = !sent->begun && (reply->request->kind == DR_REQUEST_CHAT || part->made > 0 || ends);
     json_t *piece;
     *text = NULL;
-    if (sent->ended ||
-        !(begins || ends || sequence->text_bytes > sent->text || (records && sequence->record_count > sent->records)))
+    if (sent->ended || !(begins || ends || part->text_bytes > sent->text || (records && part->record_count > sent->records)))
         return DR_OK;
     DR_TRY(text_json(reply, i, sent->text, begins, &piece));
-    json_t *logprobs =
-        records && sequence->record_count > sent->records ? logprobs_json(reply, sequence, sent->records) : json_null();
-    *sent = (dr_sent){.begun = true, .ended = ends, .records = sequence->record_count, .text = sequence->text_bytes};
-    json_t *choice = event_choice(reply, i, piece, logprobs, reason_json(sequence->outcome), begins);
+    json_t *logprobs = records && part->record_count > sent->records ? logprobs_json(reply, part, sent->records) : json_null();
+    *sent = (dr_sent){.begun = true, .ended = ends, .records = part->record_count, .text = part->text_bytes};
+    json_t *choice = event_choice(reply, i, piece, logprobs, reason_json(part->outcome), begins);
     return take_text(envelope(reply, true, json_pack("[o]", choice)), event, text);
 }
 

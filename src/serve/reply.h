@@ -17,7 +17,7 @@ typedef struct {
     int64_t created;
 } dr_reply;
 
-/* How much of a sequence has been sent in a stream. */
+/* How much of a part has been sent in a stream. */
 typedef struct {
     bool begun, ended;
     int64_t records;
@@ -30,7 +30,7 @@ void dr_reply_release(dr_reply *reply);
 
 /* The response of a job that is done, as text; free it with free(). */
 dr_status dr_reply_whole(dr_reply *reply, char **text);
-/* The next event of a stream about sequence i, "data: ...\n\n"; NULL: there is nothing new. The job's lock must be held. Free
+/* The next event of a stream about part i, "data: ...\n\n"; NULL: there is nothing new. The job's lock must be held. Free
  * it with free(). */
 dr_status dr_reply_event(dr_reply *reply, int64_t i, dr_sent *sent, char **text);
 /* The event with the counts of tokens at the end of a stream. */

@@ -305,6 +305,7 @@ static dr_status read_chat(dr_request *request) {
 static dr_status read_embedding(dr_request *request) {
     const char *format = "float";
     DR_TRY(text(request, "model", &request->model));
+    request->max_tokens = 0;
     DR_TRY(refuse_key(request, "dimensions"));
     DR_TRY(text(request, "encoding_format", &format));
     request->base64 = strcmp(format, "base64") == 0;

@@ -1,82 +1,134 @@
-/* Chunks of a prompt have the same bounds whoever computes beside it, and each token goes through a state of its own, so that
- * the bits of an answer do not depend on its neighbours. */
+/* Prompts are cut at multiples of the pool's grain, so that nothing is read twice; the pool sees to it that neither the cuts
+ * nor the neighbours change a bit. */
 #include "serve/slot.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 
 #include <math.h>
+#include <string.h>
 
-/* A chunk is as long as `deltarule generate` reads at once, for the same bits. Scored chunks hold their logits in 64 MiB. */
-enum { CHUNK = 512, LEAST_SCORED = 16, SCORED_LOGITS = 1 << 24 };
+/* A round reads a chunk of prompts. Scored chunks hold their logits in 64 MiB. A long prompt is kept every so many tokens. */
+enum { CHUNK = 512, SCORED_LOGITS = 1 << 24, KEPT_EVERY = 2048 };
 
-dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, dr_slot_shared *shared) {
-    void *memory;
-    const int64_t vocabulary = dr_model_get_config(model)->vocabulary, rows = SCORED_LOGITS / vocabulary;
-    *shared = (dr_slot_shared){.model = model, .tokenizer = tokenizer, .vocabulary = vocabulary, .chunk = CHUNK};
-    shared->scored = rows > CHUNK ? CHUNK : rows < LEAST_SCORED ? LEAST_SCORED : rows / LEAST_SCORED * LEAST_SCORED;
-    DR_TRY(dr_session_create(model, &shared->session));
-    DR_TRY(dr_allocate((size_t)(shared->scored * vocabulary) * sizeof(float), "the logits", &memory));
-    shared->logits = memory;
-    return DR_OK;
+dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, int64_t slots, int64_t context,
+                                int64_t store_bytes, dr_slot_shared *shared) {
+    const dr_model_config *config = dr_model_get_config(model);
+    *shared =
+        (dr_slot_shared){.model = model, .tokenizer = tokenizer, .vocabulary = config->vocabulary, .hidden = config->hidden};
+    dr_pool_options options = dr_pool_defaults();
+    DR_TRY(dr_model_grain(model, &shared->grain));
+    shared->chunk = CHUNK > shared->grain ? CHUNK / shared->grain * shared->grain : shared->grain;
+    const int64_t scored = SCORED_LOGITS / shared->vocabulary / shared->grain * shared->grain;
+    shared->scored = scored > shared->chunk ? shared->chunk : scored < shared->grain ? shared->grain : scored;
+    options.slots = slots;
+    options.rows = shared->chunk;
+    options.tokens = context;
+    DR_TRY(dr_pool_create(model, &options, &shared->pool));
+    return dr_kept_states_create(store_bytes, &shared->kept);
 }
 
 void dr_slot_shared_release(dr_slot_shared *shared) {
-    dr_session_destroy(shared->session);
-    dr_release(shared->logits);
+    dr_kept_states_destroy(shared->kept);
+    dr_pool_destroy(shared->pool);
     *shared = (dr_slot_shared){0};
 }
 
-dr_status dr_slot_create(const dr_slot_shared *shared, dr_slot *slot) {
+dr_status dr_slot_create(const dr_slot_shared *shared, int64_t index, int64_t context, dr_slot *slot) {
+    void *memory;
     dr_sampling sampling = dr_sampling_defaults();
     sampling.logprobs = true;
     sampling.top_logprobs = DR_MOST_TOP_LOGPROBS;
-    *slot = (dr_slot){0};
-    DR_TRY(dr_model_state_create(shared->model, 1, &slot->state));
+    *slot = (dr_slot){.index = index};
+    DR_TRY(dr_allocate((size_t)(context + 1) * sizeof(int32_t), "the tokens of a slot", &memory));
+    slot->ids = memory;
     return dr_sampler_create(dr_tokenizer_size(shared->tokenizer), &sampling, &slot->sampler);
 }
 
 void dr_slot_release(dr_slot *slot) {
-    dr_slot_end(slot);
+    dr_answer_release(&slot->answer);
     dr_sampler_destroy(slot->sampler);
-    dr_model_state_destroy(slot->state);
+    dr_release(slot->ids);
     *slot = (dr_slot){0};
 }
 
-dr_status dr_slot_begin(dr_slot *slot, dr_sequence *sequence) {
-    slot->sequence = sequence;
-    slot->read = 0;
-    dr_model_state_reset(slot->state);
-    DR_TRY(dr_sampler_restart(slot->sampler, &sequence->options.sampling));
-    DR_TRY(dr_sampler_read(slot->sampler, sequence->prompt, sequence->prompt_count));
-    DR_TRY(dr_answer_create(&sequence->options, &slot->answer));
-    return dr_answer_read(&slot->answer, sequence->prompt, sequence->prompt_count);
+dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *part) {
+    slot->part = part;
+    slot->read = slot->made = 0;
+    memcpy(slot->ids, part->prompt, (size_t)part->prompt_count * sizeof(int32_t));
+    DR_TRY(dr_pool_reset(shared->pool, slot->index));
+    DR_TRY(dr_sampler_restart(slot->sampler, &part->options.sampling));
+    DR_TRY(dr_sampler_read(slot->sampler, part->prompt, part->prompt_count));
+    DR_TRY(dr_answer_create(&part->options, &slot->answer));
+    return dr_answer_read(&slot->answer, part->prompt, part->prompt_count);
 }
 
-void dr_slot_end(dr_slot *slot) {
+/* Keeps the slot's state as far as it can be had, unless it is kept already or nothing may be kept. */
+static void keep(const dr_slot_shared *shared, const dr_slot *slot) {
+    dr_model_state *state;
+    dr_position about;
+    if (!dr_kept_states_takes(shared->kept) || dr_pool_snapshot(shared->pool, slot->index, &state) != DR_OK) return;
+    if (dr_model_state_about(state, 0, &about) == DR_OK && about.tokens > 0)
+        dr_kept_states_add(shared->kept, slot->ids, about.tokens, state);
+    else
+        dr_model_state_destroy(state);
+}
+
+void dr_slot_end(const dr_slot_shared *shared, dr_slot *slot, bool keeps) {
+    if (keeps && slot->made > 1 && !slot->part->job->score_prompt) keep(shared, slot);
     dr_answer_release(&slot->answer);
-    slot->sequence = NULL;
+    slot->part = NULL;
 }
 
 bool dr_slot_reads(const dr_slot *slot) {
-    return slot->read < slot->sequence->prompt_count;
+    return slot->read < slot->part->prompt_count;
 }
 
-/* Records of the prompt's tokens from `from` on: token t + 1 is predicted by row t - from of the logits. */
-static dr_status score_chunk(const dr_slot_shared *shared, dr_sequence *sequence, int64_t from, int64_t rows) {
+/* Goes on from the longest beginning of the prompt whose state is kept: one token at least is left to read. */
+static dr_status restore(const dr_slot_shared *shared, dr_slot *slot) {
+    int64_t tokens;
+    const dr_model_state *state = dr_kept_states_find(shared->kept, slot->part->prompt, slot->part->prompt_count - 1, &tokens);
+    if (!state) return DR_OK;
+    DR_TRY(dr_pool_restore(shared->pool, slot->index, state));
+    slot->read = tokens;
+    pthread_mutex_lock(&slot->part->job->lock);
+    slot->part->cached = tokens;
+    pthread_mutex_unlock(&slot->part->job->lock);
+    return DR_OK;
+}
+
+dr_status dr_slot_ask(const dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item) {
+    const dr_job *job = slot->part->job;
+    *item = (dr_pool_item){.slot = slot->index, .count = 1, .wanted = 1};
+    if (!dr_slot_reads(slot)) {
+        item->decode = true;
+        item->ids = slot->ids + slot->part->prompt_count + slot->made - 1;
+        return DR_OK;
+    }
+    if (slot->read == 0 && !job->score_prompt) DR_TRY(restore(shared, slot));
+    if (job->score_prompt && most_scored < most) most = most_scored;
+    const int64_t left = slot->part->prompt_count - slot->read;
+    item->ids = slot->part->prompt + slot->read;
+    item->count = left <= most ? left : most / shared->grain * shared->grain;
+    item->wanted = job->score_prompt ? item->count : item->count == left ? 1 : 0;
+    return DR_OK;
+}
+
+/* Records of the prompt's tokens: token t + 1 is predicted by row t - from of the logits, the first by nothing. */
+static dr_status score_chunk(const dr_slot_shared *shared, dr_part *part, int64_t from, int64_t rows, const float *logits) {
     dr_token_logprob tops[DR_MOST_TOP_LOGPROBS];
-    dr_job *job = sequence->job;
+    dr_job *job = part->job;
     const int64_t top = job->top > 0 ? job->top : 0;
     dr_status status = DR_OK;
     for (int64_t i = 0; i < top; i++) tops[i] = (dr_token_logprob){.id = -1};
-    for (int64_t t = from - (from == 0); t < from + rows && t + 1 < sequence->prompt_count && status == DR_OK; t++) {
-        dr_token_logprob token = {.id = sequence->prompt[t + 1], .logprob = NAN};
+    for (int64_t t = from - (from == 0); t < from + rows && t + 1 < part->prompt_count && status == DR_OK; t++) {
+        dr_token_logprob token = {.id = part->prompt[t + 1], .logprob = NAN};
         if (t >= 0)
-            status = dr_token_logprobs(shared->logits + (t - from) * shared->vocabulary, dr_tokenizer_size(shared->tokenizer),
-                                       token.id, &token.logprob, top ? tops : NULL, top);
+            status = dr_token_logprobs(logits + (t - from) * shared->vocabulary, shared->vocabulary, token.id, &token.logprob,
+                                       top ? tops : NULL, top);
         pthread_mutex_lock(&job->lock);
-        if (status == DR_OK) status = dr_sequence_add(sequence, token, tops);
-        sequence->prompt_records = sequence->record_count;
+        if (status == DR_OK) status = dr_part_add(part, token, tops);
+        part->prompt_records = part->record_count;
         pthread_mutex_unlock(&job->lock);
     }
     return status;
@@ -84,49 +136,51 @@ static dr_status score_chunk(const dr_slot_shared *shared, dr_sequence *sequence
 
 /* The next token from logits [vocabulary]: what it makes certain goes to whoever waits. */
 static dr_status choose(dr_slot *slot, const float *logits) {
-    dr_sequence *sequence = slot->sequence;
-    dr_job *job = sequence->job;
+    dr_part *part = slot->part;
+    dr_job *job = part->job;
     dr_choice choice;
     DR_TRY(dr_sampler_choose(slot->sampler, logits, &choice));
     DR_TRY(dr_answer_add(&slot->answer, choice.id));
-    slot->last = choice.id;
+    slot->ids[part->prompt_count + slot->made++] = choice.id;
     pthread_mutex_lock(&job->lock);
-    dr_status status = dr_sequence_add_text(sequence, slot->answer.ready, slot->answer.ready_bytes);
-    if (status == DR_OK && job->top >= 0)
-        status = dr_sequence_add(sequence, (dr_token_logprob){choice.id, choice.logprob}, choice.top);
-    sequence->made++;
+    dr_status status = dr_part_add_text(part, slot->answer.ready, slot->answer.ready_bytes);
+    if (status == DR_OK && job->top >= 0) status = dr_part_add(part, (dr_token_logprob){choice.id, choice.logprob}, choice.top);
+    part->made++;
     pthread_cond_broadcast(&job->changed);
     pthread_mutex_unlock(&job->lock);
     return status;
 }
 
-dr_status dr_slot_read(const dr_slot_shared *shared, dr_slot *slot, int64_t *tokens) {
-    dr_sequence *sequence = slot->sequence;
-    const bool scores = sequence->job->score_prompt;
-    const int64_t most = scores ? shared->scored : shared->chunk, left = sequence->prompt_count - slot->read;
-    const int64_t rows = left < most ? left : most, last = rows - 1, from = slot->read;
-    const bool ends = rows == left;
-    dr_batch batch = {.layout = {.sequences = 1, .rows = rows},
-                      .ids = sequence->prompt + from,
-                      .targets = scores ? rows
-                                 : ends ? 1
-                                        : 0,
-                      .positions = scores ? NULL : &last};
-    *tokens = rows;
-    DR_TRY(dr_session_logits(shared->session, &batch, slot->state, DR_F32, shared->logits));
-    slot->read += rows;
-    if (scores) DR_TRY(score_chunk(shared, sequence, from, rows));
-    if (!ends || sequence->options.tokens == 0) return DR_OK;
-    return choose(slot, shared->logits + (scores ? last * shared->vocabulary : 0));
+static dr_status take_embedding(const dr_slot_shared *shared, dr_part *part, const float *hidden) {
+    void *memory;
+    const size_t bytes = (size_t)shared->hidden * sizeof(float);
+    DR_TRY(dr_allocate(bytes, "an embedding", &memory));
+    memcpy(memory, hidden, bytes);
+    pthread_mutex_lock(&part->job->lock);
+    part->embedding = memory;
+    pthread_mutex_unlock(&part->job->lock);
+    return DR_OK;
 }
 
-dr_status dr_slot_step(const dr_slot_shared *shared, dr_slot *slot) {
-    DR_TRY(dr_model_step(shared->model, &slot->last, slot->state, shared->logits));
-    return choose(slot, shared->logits);
+dr_status dr_slot_take(const dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
+                       const float *hidden) {
+    dr_part *part = slot->part;
+    const dr_job *job = part->job;
+    if (item->decode) return choose(slot, logits);
+    const int64_t from = slot->read;
+    slot->read += item->count;
+    if (job->score_prompt) DR_TRY(score_chunk(shared, part, from, item->count, logits));
+    const bool ends = !dr_slot_reads(slot);
+    if (!job->score_prompt && (ends || slot->read / KEPT_EVERY > from / KEPT_EVERY)) keep(shared, slot);
+    if (!ends) return DR_OK;
+    if (job->embed) return take_embedding(shared, part, hidden);
+    if (part->options.tokens == 0) return DR_OK;
+    return choose(slot, logits + (item->wanted - 1) * shared->vocabulary);
 }
 
 dr_outcome dr_slot_outcome(const dr_slot *slot) {
     if (dr_slot_reads(slot)) return DR_OUTCOME_NONE;
+    if (slot->part->job->embed) return DR_OUTCOME_LENGTH;
     switch (slot->answer.finish) {
     case DR_FINISH_NOT:
         return DR_OUTCOME_NONE;

@@ -1,49 +1,58 @@
-/* One sequence that is computed: its state in the model, its sampler, the text of its answer. */
+/* One sequence that is computed: its place in the pool of states, its sampler, the text of its answer. */
 #ifndef DR_SERVE_SLOT_H
 #define DR_SERVE_SLOT_H
 
 #include "generate/answer.h"
 #include "serve/job.h"
+#include "serve/kept.h"
+
+#include <deltarule/pool.h>
 
 typedef struct {
-    dr_sequence *sequence; /* NULL: the slot is free */
-    dr_model_state *state;
+    dr_part *part; /* NULL: the slot is free */
+    int64_t index; /* in the pool */
     dr_sampler *sampler;
     dr_answer answer;
+    int32_t *ids;    /* [context] what the state has seen, and the token that was chosen last */
     int64_t read;    /* tokens of the prompt that the state has seen */
-    int32_t last;    /* the token that was chosen last, which the state has not seen */
-    double chose_at; /* when that was */
+    int64_t made;    /* tokens that were chosen */
+    double chose_at; /* when the last was */
 } dr_slot;
 
 /* What all slots of a model share. */
 typedef struct {
     const dr_model *model;
     const dr_tokenizer *tokenizer;
-    int64_t vocabulary; /* of the model */
-    int64_t chunk;      /* tokens of a prompt in one call */
-    int64_t scored;     /* likewise where every token's logits are wanted */
-    dr_session *session;
-    float *logits; /* [max(1, scored), vocabulary] */
+    int64_t vocabulary, hidden; /* of the model */
+    int64_t grain;              /* prompts are cut at multiples of it */
+    int64_t chunk;              /* tokens of prompts in one round */
+    int64_t scored;             /* likewise of those whose every token's logits are wanted */
+    dr_pool *pool;
+    dr_kept_states *kept;
 } dr_slot_shared;
 
-dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, dr_slot_shared *shared);
+/* store_bytes: of kept states. */
+dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, int64_t slots, int64_t context,
+                                int64_t store_bytes, dr_slot_shared *shared);
 void dr_slot_shared_release(dr_slot_shared *shared);
 
-dr_status dr_slot_create(const dr_slot_shared *shared, dr_slot *slot);
+dr_status dr_slot_create(const dr_slot_shared *shared, int64_t index, int64_t context, dr_slot *slot);
 void dr_slot_release(dr_slot *slot);
 
-/* Gives the slot to a sequence. */
-dr_status dr_slot_begin(dr_slot *slot, dr_sequence *sequence);
-/* Takes it back; the sequence is not told. */
-void dr_slot_end(dr_slot *slot);
+/* Gives the slot to a part of a job. */
+dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *part);
+/* Takes it back; nobody is told. keep: the state may serve a prompt that goes on from here. */
+void dr_slot_end(const dr_slot_shared *shared, dr_slot *slot, bool keep);
 
 /* Whether the prompt is still to be read. */
 bool dr_slot_reads(const dr_slot *slot);
-/* Reads the next chunk of the prompt, and chooses the first token behind its last. *tokens: how many were read. */
-dr_status dr_slot_read(const dr_slot_shared *shared, dr_slot *slot, int64_t *tokens);
-/* The next token of the answer. */
-dr_status dr_slot_step(const dr_slot_shared *shared, dr_slot *slot);
-/* How the sequence ended; DR_OUTCOME_NONE: it goes on. */
+/* The slot's share of the next round: at most so many tokens of its prompt, or the token that was chosen last. The first time
+ * it looks for a state to go on from. item->count 0: `most` is too little for it. */
+dr_status dr_slot_ask(const dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item);
+/* What the round gave: logits [wanted, vocabulary] and hidden [wanted, hidden] behind the wanted tokens. */
+dr_status dr_slot_take(const dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
+                       const float *hidden);
+/* How the part ended; DR_OUTCOME_NONE: it goes on. */
 dr_outcome dr_slot_outcome(const dr_slot *slot);
 
 #endif
