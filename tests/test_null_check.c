@@ -1,8 +1,9 @@
-/* Every pointer of verify.h, theory.h, bench.h and experiment.h, NULL. */
+/* Every pointer of verify.h, theory.h, bench.h, experiment.h and probe.h, NULL. */
 #include "null.h"
 
 #include <deltarule/bench.h>
 #include <deltarule/experiment.h>
+#include <deltarule/probe.h>
 #include <deltarule/theory.h>
 #include <deltarule/verify.h>
 
@@ -52,6 +53,32 @@ static void test_experiment(void **unused) {
     null_all_right();
 }
 
+static void probe_nobody(void *context, const dr_probe_figure *figure) {
+    (void)context;
+    (void)figure;
+}
+
+static void test_probe(void **unused) {
+    (void)unused;
+    dr_backend *backend = NULL;
+    dr_model *model = NULL;
+    dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
+    config.vocabulary = 257;
+    config.hidden = 8;
+    config.layers = config.heads = 1;
+    config.intermediate = 0;
+    assert_int_equal(dr_backend_open("reference", NULL, &backend), DR_OK);
+    assert_int_equal(dr_model_create(backend, &config, 1, &model), DR_OK);
+    REFUSED(dr_probe, "model", NULL, "value", "text", 4, 8, NULL, probe_nobody, NULL);
+    REFUSED(dr_probe, "kind", model, NULL, "text", 4, 8, NULL, probe_nobody, NULL);
+    REFUSED(dr_probe, "text", model, "value", NULL, 4, 8, NULL, probe_nobody, NULL);
+    ALLOWED(dr_probe, "tokenizer", model, "value", "text", 4, 8, NULL, probe_nobody, NULL);
+    REFUSED(dr_probe, "figure", model, "value", "text", 4, 8, NULL, NULL, NULL);
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+    null_all_right();
+}
+
 static void test_bench(void **unused) {
     (void)unused;
     const int threads[] = {1};
@@ -90,6 +117,7 @@ static void test_bench(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_verify), cmocka_unit_test(test_theory),
-                                       cmocka_unit_test(test_experiment), cmocka_unit_test(test_bench)};
+                                       cmocka_unit_test(test_experiment), cmocka_unit_test(test_probe),
+                                       cmocka_unit_test(test_bench)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

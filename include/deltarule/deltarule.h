@@ -1,5 +1,5 @@
 /* All of the library in one header. What holds it to results, to the papers and to the machine's limits is a library of its
- * own, deltarule_check, with the headers verify.h, theory.h, bench.h and experiment.h. */
+ * own, deltarule_check, with the headers verify.h, theory.h, bench.h, experiment.h and probe.h. */
 #ifndef DELTARULE_DELTARULE_H
 #define DELTARULE_DELTARULE_H
 

@@ -13,7 +13,7 @@
 DR_FOR_CHECK dr_status dr_allocate(size_t bytes, const char *what, void **memory);
 DR_FOR_CHECK dr_status dr_allocate_zero(size_t bytes, const char *what, void **memory);
 /* Grows or shrinks a block of dr_allocate from old_bytes; on failure *memory is as it was. */
-dr_status dr_resize(void **memory, size_t old_bytes, size_t bytes, const char *what);
+DR_FOR_CHECK dr_status dr_resize(void **memory, size_t old_bytes, size_t bytes, const char *what);
 DR_FOR_CHECK void dr_release(void *memory); /* NULL is allowed */
 
 /* Copy of a string; DR_ERROR_MEMORY. Free with dr_release. */
@@ -44,7 +44,7 @@ typedef struct {
 } dr_arena;
 
 /* The next part, or NULL while counting. */
-void *dr_arena_take(dr_arena *arena, size_t bytes);
+DR_FOR_CHECK void *dr_arena_take(dr_arena *arena, size_t bytes);
 /* Takes back all that was taken after `used` had this value; peak remembers the most. */
 void dr_arena_rewind(dr_arena *arena, size_t used);
 

@@ -12,7 +12,7 @@ dr_status dr_document_start(const dr_tokenizer *tokenizer, int32_t *start);
 
 /* Whether a model with a vocabulary of so many ids may be one of this tokenizer, or without one (NULL) of bytes:
  * DR_ERROR_UNSUPPORTED says why not. */
-dr_status dr_vocabulary_check(int64_t vocabulary, const dr_tokenizer *tokenizer);
+DR_FOR_CHECK dr_status dr_vocabulary_check(int64_t vocabulary, const dr_tokenizer *tokenizer);
 
 /* The ids of a text as the tokenizer's template has them, and before them the start, unless they begin with it. *ids is valid
  * until the next call with this object. */
@@ -24,10 +24,10 @@ typedef struct {
 } dr_document_encoder;
 
 /* Release it, also after a failure. */
-dr_status dr_document_encoder_create(const dr_tokenizer *tokenizer, dr_document_encoder *encoder);
-void dr_document_encoder_release(dr_document_encoder *encoder);
-dr_status dr_document_encode(dr_document_encoder *encoder, const char *text, int64_t bytes, const int32_t **ids,
-                             int64_t *count);
+DR_FOR_CHECK dr_status dr_document_encoder_create(const dr_tokenizer *tokenizer, dr_document_encoder *encoder);
+DR_FOR_CHECK void dr_document_encoder_release(dr_document_encoder *encoder);
+DR_FOR_CHECK dr_status dr_document_encode(dr_document_encoder *encoder, const char *text, int64_t bytes, const int32_t **ids,
+                                          int64_t *count);
 
 /* How many bytes of text each id stands for: [size of the tokenizer]. What a tokenizer's normalizer took away is not in them.
  * Free with dr_release. */

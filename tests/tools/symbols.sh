@@ -24,8 +24,8 @@ same() {
     diff "$2" "$3" >"$work/difference" || { echo "$1:"; cat "$work/difference"; exit 1; }
 }
 
-of_check="$root/include/deltarule/bench.h $root/include/deltarule/experiment.h $root/include/deltarule/theory.h $root/include/deltarule/verify.h"
-public=$(find "$root/include/deltarule" -name '*.h' | grep -vE '/(bench|experiment|theory|verify)\.h$')
+of_check="$root/include/deltarule/bench.h $root/include/deltarule/experiment.h $root/include/deltarule/probe.h $root/include/deltarule/theory.h $root/include/deltarule/verify.h"
+public=$(find "$root/include/deltarule" -name '*.h' | grep -vE '/(bench|experiment|probe|theory|verify)\.h$')
 inside=$(find "$root/src" -name '*.h')
 # shellcheck disable=SC2086 # lists of files
 {

@@ -1,0 +1,133 @@
+/* The diagonal scan A, the preconditioner B that is its squash, and what they make of keys and transitions (Preconditioned
+ * DeltaNet, figures 2, 7, 11 to 16).
+ *
+ * The transition of a token is alpha (I - b k~ k^T) with k~ = B * k: eigenvalue alpha, and alpha (1 - b k.k~) once (lemma E.1;
+ * of a decay a channel, alpha is its mean, which is no eigenvalue). The Gram spectrum is that of the sum of k k^T over the
+ * sequence, as shares of its trace. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "check/probe/probe.h"
+
+#include <math.h>
+
+enum { SCAN, PRECONDITIONER, SATURATED, PRODUCT, GAINED, EIGENVALUE, NEGATIVE, CENTRE, BETA, DECAY, SPECTRUM, RANK, FIGURES };
+
+static const char *const names[FIGURES] = {
+    [SCAN] = "A, the scan",
+    [PRECONDITIONER] = "B, the preconditioner",
+    [SATURATED] = "share of B within 5% of a bound",
+    [PRODUCT] = "key times preconditioned key",
+    [GAINED] = "beta times that",
+    [EIGENVALUE] = "eigenvalue of the transition along the key",
+    [NEGATIVE] = "share of these below 0",
+    [CENTRE] = "centre",
+    [BETA] = "beta",
+    [DECAY] = "alpha, the decay",
+    [SPECTRUM] = "shares of the Gram matrix's eigenvalues",
+    [RANK] = "effective rank of the Gram matrix",
+};
+
+static bool applies(const dr_rule *rule) {
+    return rule->scan == DR_SCAN_DIAGONAL && rule->rows == 1 && rule->repeat == 1 &&
+           rule->row[0].write == DR_WRITE_PRECONDITIONED && rule->row[0].gain == DR_GAIN_BETA;
+}
+
+double dr_probe_squash(const dr_squash *squash, double scan, double centre) {
+    const double r = log(scan + squash->eps) - centre, bound = log(squash->x);
+    const double s = squash->function == DR_SQUASH_TANH ? tanh(r) : r / (1 + fabs(r));
+    switch (squash->interval) {
+    case DR_SQUASH_SYMMETRIC:
+        return exp(-bound * s);
+    case DR_SQUASH_AMPLIFY:
+        return exp(bound * (1 - s) / 2);
+    case DR_SQUASH_DAMPEN:
+        return exp(-bound * (1 + s) / 2);
+    }
+    return (double)NAN;
+}
+
+/* How far ln B is from the middle of its interval, as a share of the way to its bounds: 1 at a bound. */
+static double saturation(const dr_squash *squash, double preconditioner) {
+    const double bound = log(squash->x), of = log(preconditioner);
+    const bool symmetric = squash->interval == DR_SQUASH_SYMMETRIC;
+    const double middle = symmetric ? 0 : squash->interval == DR_SQUASH_AMPLIFY ? bound / 2 : -bound / 2;
+    return fabs(of - middle) / (symmetric ? bound : bound / 2);
+}
+
+static void run_token(const dr_probe_layer *layer, int64_t token, int64_t j, double *scan, dr_probe_samples samples[FIGURES]) {
+    const dr_rule *rule = layer->recurrence.rule;
+    const int64_t K = layer->recurrence.key_size;
+    const double *key = dr_probe_input(layer, DR_INPUT_KEY, token, j);
+    const double beta = *dr_probe_input(layer, DR_INPUT_BETA, token, j),
+                 centre = *dr_probe_input(layer, DR_INPUT_SCAN_CENTRE, token, j);
+    const double decay =
+        rule->tied_scan ? dr_probe_decay(layer, token, j, 0) : exp(*dr_probe_input(layer, DR_INPUT_SCAN_LOG_DECAY, token, j));
+    const double gain = rule->tied_scan ? beta : *dr_probe_input(layer, DR_INPUT_SCAN_GAIN, token, j);
+    double product = 0, alpha = 0;
+    for (int64_t i = 0; i < K; i++) {
+        scan[i] = decay * scan[i] + gain * key[i] * key[i];
+        const double B = dr_probe_squash(&rule->squash, scan[i], centre);
+        product += key[i] * B * key[i];
+        alpha += dr_probe_decay(layer, token, j, i) / (double)K;
+        dr_probe_add(&samples[SCAN], scan[i]);
+        dr_probe_add(&samples[PRECONDITIONER], B);
+        dr_probe_add(&samples[SATURATED], saturation(&rule->squash, B) > 0.95);
+    }
+    const double eigenvalue = alpha * (1 - beta * product);
+    dr_probe_add(&samples[PRODUCT], product);
+    dr_probe_add(&samples[GAINED], beta * product);
+    dr_probe_add(&samples[EIGENVALUE], eigenvalue);
+    dr_probe_add(&samples[NEGATIVE], eigenvalue < 0);
+    dr_probe_add(&samples[BETA], beta);
+    dr_probe_add(&samples[DECAY], alpha);
+}
+
+/* Eigenvalues as shares of their sum, and exp of their entropy, which is how many alike would have it; none without LAPACK. */
+static dr_status add_spectrum(const dr_probe_layer *layer, int64_t j, double *gram, double *eigenvalues,
+                              dr_probe_samples samples[FIGURES]) {
+    const int64_t K = layer->recurrence.key_size;
+    double whole = 0, entropy = 0;
+    for (int64_t t = 0; t < layer->tokens; t++) {
+        const double *key = dr_probe_input(layer, DR_INPUT_KEY, t, j);
+        for (int64_t i = 0; i < K; i++)
+            for (int64_t l = 0; l < K; l++) gram[i * K + l] += key[i] * key[l];
+    }
+    for (int64_t i = 0; i < K; i++) whole += gram[i * K + i];
+    if (!(whole > 0) || !isfinite(whole)) return DR_OK;
+    const dr_status status = dr_probe_eigenvalues(K, gram, eigenvalues);
+    if (status == DR_ERROR_UNSUPPORTED) return DR_OK;
+    DR_TRY(status);
+    for (int64_t i = 0; i < K; i++) {
+        const double share = eigenvalues[i] / whole;
+        dr_probe_add(&samples[SPECTRUM], share);
+        if (share > 0) entropy -= share * log(share);
+    }
+    dr_probe_add(&samples[RANK], exp(entropy));
+    return DR_OK;
+}
+
+static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_samples samples[FIGURES]) {
+    const size_t K = (size_t)layer->recurrence.key_size;
+    void *memory;
+    DR_TRY(dr_allocate_zero((K * K + 2 * K) * sizeof(double), "the scan of a probe", &memory));
+    double *gram = memory, *scan = gram + K * K, *eigenvalues = scan + K;
+    for (int64_t t = 0; t < layer->tokens; t++) run_token(layer, t, j, scan, samples);
+    dr_probe_add(&samples[CENTRE], *dr_probe_input(layer, DR_INPUT_SCAN_CENTRE, 0, j));
+    const dr_status status = add_spectrum(layer, j, gram, eigenvalues, samples);
+    dr_release(memory);
+    return status;
+}
+
+static dr_status run(const dr_probe_layer *layer, const dr_probe_listener *listener) {
+    dr_probe_samples samples[FIGURES] = {{0}};
+    dr_status status = DR_OK;
+    for (int64_t j = 0; j < layer->recurrence.value_heads && status == DR_OK; j++) status = run_head(layer, j, samples);
+    for (int i = 0; i < FIGURES; i++) {
+        const dr_status told = dr_probe_tell(listener, layer->layer, names[i], &samples[i]);
+        if (status == DR_OK) status = told;
+    }
+    return status;
+}
+
+const dr_probe_kind_entry dr_probe_preconditioner = {
+    "preconditioner", "a rule that preconditions the write key by a diagonal scan", applies, run};
