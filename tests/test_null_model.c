@@ -1,6 +1,7 @@
 /* Every pointer of model.h, evaluate.h and generate.h, NULL. */
 #include "null.h"
 
+#include <deltarule/conversation.h>
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 
@@ -242,9 +243,47 @@ static void test_sampling(void **unused) {
     null_all_right();
 }
 
+static void test_conversation(void **unused) {
+    (void)unused;
+    dr_generate_options options = dr_generate_defaults();
+    dr_conversation *conversation;
+    dr_chat *chat;
+    dr_turn turn;
+    const char *role, *text;
+    options.tokens = 2;
+    assert_int_equal(dr_chat_create("a", 1, &chat), DR_OK);
+    REFUSED(dr_conversation_create, "model", NULL, NULL, chat, &conversation);
+    ALLOWED(dr_conversation_create, "tokenizer", model, NULL, chat, &conversation);
+    ALLOWED(dr_conversation_create, "chat", model, NULL, NULL, &conversation);
+    REFUSED(dr_conversation_create, "conversation", model, NULL, chat, NULL);
+    NOTHING(dr_conversation_destroy, "conversation", NULL);
+    assert_int_equal(dr_conversation_create(model, NULL, chat, &conversation), DR_OK);
+    REFUSED(dr_conversation_add, "conversation", NULL, "user", "a", 1);
+    REFUSED(dr_conversation_add, "role", conversation, NULL, "a", 1);
+    REFUSED(dr_conversation_add, "text", conversation, "user", NULL, 1);
+    REFUSED(dr_conversation_undo, "conversation", NULL);
+    HARMLESS(dr_conversation_count, "conversation", == 0, NULL);
+    assert_int_equal(dr_conversation_add(conversation, "user", "a", 1), DR_OK);
+    REFUSED(dr_conversation_message, "conversation", NULL, 0, &role, &text);
+    ALLOWED(dr_conversation_message, "role", conversation, 0, NULL, &text);
+    ALLOWED(dr_conversation_message, "text", conversation, 0, &role, NULL);
+    REFUSED(dr_conversation_answer, "conversation", NULL, &options, emit, NULL, &turn);
+    REFUSED(dr_conversation_answer, "options", conversation, NULL, emit, NULL, &turn);
+    REFUSED(dr_conversation_answer, "emit", conversation, &options, NULL, NULL, &turn);
+    ALLOWED(dr_conversation_answer, "turn", conversation, &options, emit, NULL, NULL);
+    REFUSED(dr_conversation_save, "conversation", NULL, "file");
+    REFUSED(dr_conversation_save, "file", conversation, NULL);
+    REFUSED(dr_conversation_load, "conversation", NULL, "file");
+    REFUSED(dr_conversation_load, "file", conversation, NULL);
+    dr_conversation_destroy(conversation);
+    dr_chat_destroy(chat);
+    null_all_right();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),    cmocka_unit_test(test_sampling),
-                                       cmocka_unit_test(test_model),    cmocka_unit_test(test_calls),
-                                       cmocka_unit_test(test_evaluate), cmocka_unit_test(test_generate)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversation), cmocka_unit_test(test_texts),
+                                       cmocka_unit_test(test_sampling),     cmocka_unit_test(test_model),
+                                       cmocka_unit_test(test_calls),        cmocka_unit_test(test_evaluate),
+                                       cmocka_unit_test(test_generate)};
     return cmocka_run_group_tests(tests, begin, end);
 }

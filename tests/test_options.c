@@ -19,6 +19,9 @@ static struct {
     int threads;
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
+    int32_t ids[3], stop_tokens[2];
+    dr_logit_bias bias[2];
+    int64_t prompts, samples;
     char stops[2][16];
     dr_score_options score;
     char task[4096]; /* the settings of a task that is scored, "name=value" a line */
@@ -77,21 +80,36 @@ const char *__wrap_dr_model_ignored_name(const dr_model *model, int64_t index) {
     return index == 0 ? "odd\x1b.inv_freq" : NULL;
 }
 
-dr_status __wrap_dr_generate(dr_model *, const char *, size_t, const dr_generate_options *,
-                             bool (*)(void *, const char *, size_t), void *);
-dr_status __wrap_dr_generate(dr_model *model, const char *prompt, size_t prompt_bytes, const dr_generate_options *options,
-                             bool (*emit)(void *context, const char *bytes, size_t count), void *context) {
+dr_status __wrap_dr_generate_texts(dr_model *, const dr_prompt *, int64_t, int64_t, const dr_generate_options *,
+                                   bool (*)(void *, const dr_piece *), void *, dr_generate_speed *);
+dr_status __wrap_dr_generate_texts(dr_model *model, const dr_prompt *prompts, int64_t prompt_count, int64_t samples,
+                                   const dr_generate_options *options, bool (*emit)(void *context, const dr_piece *piece),
+                                   void *context, dr_generate_speed *speed) {
+    (void)speed;
     assert_ptr_equal(model, true_model);
-    snprintf(seen.prompt, sizeof seen.prompt, "%.*s", (int)prompt_bytes, prompt);
+    snprintf(seen.prompt, sizeof seen.prompt, "%.*s", (int)prompts->bytes, prompts->text ? prompts->text : "");
+    for (int64_t i = 0; i < prompts->count && i < 3; i++) seen.ids[i] = prompts->ids[i];
     seen.generate = *options;
+    seen.prompts = prompt_count;
+    seen.samples = samples;
     for (int64_t i = 0; i < options->stop_count && i < 2; i++)
         snprintf(seen.stops[i], sizeof seen.stops[i], "%s", options->stop[i]);
+    for (int64_t i = 0; i < options->stop_token_count && i < 2; i++) seen.stop_tokens[i] = options->stop_tokens[i];
+    for (int64_t i = 0; i < options->sampling.bias_count && i < 2; i++) seen.bias[i] = options->sampling.bias[i];
     seen.generated++;
-    if (made_bytes > 0) /* one by one, as a model makes them */
-        for (size_t i = 0; i < made_bytes; i++)
-            if (!emit(context, made_text + i, 1)) return DR_ERROR_INTERRUPTED;
-    if (made_bytes > 0) return DR_OK;
-    return emit(context, "made", 4) ? DR_OK : DR_ERROR_INTERRUPTED;
+    const dr_token_logprob top = {.id = 9, .logprob = -0.25};
+    const dr_choice choice = {.id = 7, .logprob = -0.5, .top = &top, .top_count = options->sampling.top_logprobs > 0};
+    for (int64_t i = prompt_count * samples - 1; i >= 0; i--) { /* the last is over first */
+        dr_piece piece = {.prompt = i / samples, .sample = i % samples, .choice = &choice, .bytes = "made", .count = 4};
+        for (size_t k = 0; made_bytes > 0 && k < made_bytes; k++) { /* one by one, as a model makes them */
+            piece.bytes = made_text + k, piece.count = 1;
+            if (!emit(context, &piece)) return DR_ERROR_INTERRUPTED;
+        }
+        if (made_bytes > 0) piece.count = 0;
+        piece.finish = DR_FINISH_STOP;
+        if (!emit(context, &piece)) return DR_ERROR_INTERRUPTED;
+    }
+    return DR_OK;
 }
 
 dr_status __wrap_dr_score_files(dr_model *, const char *, const dr_score_options *, dr_score *);
@@ -175,108 +193,7 @@ static int call(const cli_command *command, char **words) {
 
 /* ---- the options ---- */
 
-static void generate_model(void) {
-    assert_int_equal(call(&cli_generate, (char *[]){"generate", "--model", "the/model", NULL}), 0);
-    assert_string_equal(seen.model, "the/model");
-}
-
-static void generate_prompt(void) {
-    GENERATE("--prompt", "Once");
-    assert_string_equal(seen.prompt, "Once");
-    assert_string_equal(output, "Oncemade\n");
-}
-
-static void generate_tokens(void) {
-    GENERATE("--tokens", "17");
-    assert_int_equal(seen.generate.tokens, 17);
-}
-
-static void generate_temperature(void) {
-    GENERATE("--temperature", "0.375");
-    assert_true(seen.generate.sampling.temperature == 0.375);
-}
-
-static void generate_top_k(void) {
-    GENERATE("--top-k", "5");
-    assert_int_equal(seen.generate.sampling.top_k, 5);
-}
-
-static void generate_top_p(void) {
-    GENERATE("--top-p", "0.625");
-    assert_true(seen.generate.sampling.top_p == 0.625);
-}
-
-static void generate_seed(void) {
-    GENERATE("--seed", "9007199254740991");
-    assert_true(seen.generate.sampling.seed == 9007199254740991U);
-}
-
-static void generate_backend(void) {
-    GENERATE("--backend", "reference", "--isa", "portable");
-    assert_string_equal(seen.backend, "reference");
-    assert_string_equal(seen.isa, "portable");
-}
-
-static void generate_threads(void) {
-    GENERATE("--threads", "3");
-    assert_int_equal(seen.threads, 3);
-}
-
-static void generate_prompt_file(void) {
-    GENERATE("--prompt-file", (char *)scratch_write("prompt", "from a file\n", 12));
-    assert_string_equal(seen.prompt, "from a file\n");
-    assert_string_equal(output, "from a file\nmade\n");
-}
-
-static void generate_no_echo(void) {
-    GENERATE("--prompt", "Once", "--no-echo");
-    assert_string_equal(seen.prompt, "Once");
-    assert_string_equal(output, "made\n");
-}
-
-static void generate_stop(void) {
-    GENERATE("--stop", "one", "--stop", "two");
-    assert_int_equal(seen.generate.stop_count, 2);
-    assert_string_equal(seen.stops[0], "one");
-    assert_string_equal(seen.stops[1], "two");
-}
-
-static void generate_samples(void) {
-    GENERATE("--samples", "3", "--prompt", "P");
-    assert_int_equal(seen.generated, 3);
-    assert_int_equal(seen.generate.sampling.sample, 2);
-    assert_string_equal(output, "--- sample 1 of 3 ---\nPmade\n--- sample 2 of 3 ---\nPmade\n--- sample 3 of 3 ---\nPmade\n");
-    GENERATE("--samples", "1");
-}
-
-/* A tokenizer of 257 ids, which fits a model of bytes. */
-static char *small_tokenizer(void) {
-    static char folder[PATH_MAX];
-    dr_tokenizer_training training = dr_tokenizer_training_defaults();
-    dr_tokenizer_trainer *trainer;
-    int64_t size;
-    training.ids = 257;
-    snprintf(folder, sizeof folder, "%s", scratch_path("tokenizer"));
-    assert_int_equal(dr_tokenizer_trainer_create(&trainer), DR_OK);
-    assert_int_equal(dr_tokenizer_trainer_add(trainer, "some text", 9), DR_OK);
-    assert_int_equal(dr_tokenizer_trainer_write(trainer, &training, folder, &size), DR_OK);
-    dr_tokenizer_trainer_destroy(trainer);
-    return folder;
-}
-
-static void generate_tokenizer(void) {
-    GENERATE("--tokenizer", "bytes");
-    assert_null(seen.generate.tokenizer);
-    GENERATE("--tokenizer", small_tokenizer());
-    assert_non_null(seen.generate.tokenizer);
-}
-
-static void generate_ignore_eos(void) {
-    GENERATE("--tokens", "3");
-    assert_false(seen.generate.ignore_eos);
-    GENERATE("--ignore-eos");
-    assert_true(seen.generate.ignore_eos);
-}
+#include "options_of_generate.h"
 
 /* The stored tensors that are passed over stand on standard error. */
 static void assert_ignored_are_named(const cli_command *command, bool verbose) {
@@ -440,6 +357,17 @@ static const struct {
     {&cli_generate, "no-echo", generate_no_echo},
     {&cli_generate, "stop", generate_stop},
     {&cli_generate, "samples", generate_samples},
+    {&cli_generate, "at-once", generate_at_once},
+    {&cli_generate, "min-p", generate_min_p},
+    {&cli_generate, "repetition-penalty", generate_repetition_penalty},
+    {&cli_generate, "presence-penalty", generate_presence_penalty},
+    {&cli_generate, "frequency-penalty", generate_frequency_penalty},
+    {&cli_generate, "logit-bias", generate_logit_bias},
+    {&cli_generate, "stop-token", generate_stop_token},
+    {&cli_generate, "prompt-ids", generate_prompt_ids},
+    {&cli_generate, "prompts", generate_prompts},
+    {&cli_generate, "json", generate_json},
+    {&cli_generate, "logprobs", generate_logprobs},
     {&cli_generate, "verbose", generate_verbose},
     {&cli_score, "verbose", score_verbose},
     {&cli_score, "lengths", score_lengths},

@@ -5,6 +5,7 @@
 
 #include <deltarule/backend.h>
 #include <deltarule/chat.h>
+#include <deltarule/conversation.h>
 #include <deltarule/evaluate.h>
 #include <deltarule/forms.h>
 #include <deltarule/generate.h>

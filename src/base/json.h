@@ -28,8 +28,8 @@ dr_status dr_json_parse_line(const char *line, size_t length, json_t **object);
 /* The value that a text holds, of any type; NULL if it holds none or there is no memory. Free with json_decref. */
 DR_FOR_CHECK json_t *dr_json_value(const char *text);
 
-/* The text of an object, keys in the order in which they were set, every number such that it reads back the same. flags:
- * jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
+/* The text of an object or a list, keys in the order in which they were set, every number such that it reads back the same.
+ * flags: jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
 DR_FOR_CHECK char *dr_json_format(const json_t *object, size_t flags);
 
 /* Whether the value is a whole number, also one that is written as 32.0 or 1e3; reals up to 2^53. */

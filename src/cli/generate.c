@@ -1,30 +1,29 @@
-/* deltarule generate: continues a prompt, printing each token as it comes; memory does not grow with the text.
+/* deltarule generate: continues prompts, printing each token as it comes; memory does not grow with the text.
  *
  * A terminal obeys control characters, so what a model makes of them is shown, not sent; files and pipes get every byte. Either
  * gets whole characters, so that a reader never sees half of one. */
 #include "cli/commands.h"
-#include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/model.h"
-#include "cli/text.h"
+#include "cli/prompts.h"
+#include "cli/sampling.h"
+#include "cli/text_print.h"
 
-#include <deltarule/generate.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
     MODEL,
     PROMPT,
+    PROMPT_IDS,
     PROMPT_FILE,
+    PROMPTS,
     NO_ECHO,
-    TOKENS,
-    STOP,
     SAMPLES,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    SEED,
+    AT_ONCE,
+    SAMPLING,
+    LOGPROBS = SAMPLING + CLI_SAMPLING_FLAGS,
+    JSON,
     TOKENIZER,
     IGNORE_EOS,
     VERBOSE,
@@ -33,36 +32,35 @@ enum {
     ISA,
     FLAGS
 };
-enum { MOST_STOPS = 64 };
 
 static const cli_flag table[FLAGS] = {
     [MODEL] = {.setting = {"model", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "folder with config.json and model.safetensors"},
                .placeholder = "DIR",
                .required = true},
-    [PROMPT] = {.setting = {"prompt", DR_SETTING_TEXT, "", 0, 0, NULL, NULL, "text to continue; it is printed first"},
+    [PROMPT] = {.setting = {"prompt", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                            "text to continue, which is printed first; may be given several times; by default empty"},
                 .placeholder = "TEXT"},
+    [PROMPT_IDS] = {.setting = {"prompt_ids", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                "token ids to continue as they are, \"1 2 3\"; may be given several times"},
+                    .placeholder = "IDS"},
     [PROMPT_FILE] = {.setting = {"prompt_file", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                                  "read the prompt from a file, to its last byte; - is standard input"},
                      .placeholder = "FILE"},
+    [PROMPTS] = {.setting = {"prompts", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "a prompt of each line of a file, a JSON string or list of token ids; - is standard input"},
+                 .placeholder = "FILE"},
     [NO_ECHO] = {.setting = {"no_echo", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "do not print the prompt"}},
-    [TOKENS] = {.setting = {"tokens", DR_SETTING_INTEGER, "500", 0, 1e15, NULL, NULL, "how many tokens to make"},
-                .placeholder = "N"},
-    [STOP] = {.setting = {"stop", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                          "end before this text appears; may be given several times"},
-              .placeholder = "TEXT"},
-    [SAMPLES] = {.setting = {"samples", DR_SETTING_INTEGER, "1", 1, 1e9, NULL, NULL,
-                             "how many texts; of several, a line with its number stands before each"},
+    [SAMPLES] = {.setting = {"samples", DR_SETTING_INTEGER, "1", 1, 1e6, NULL, NULL,
+                             "how many texts of a prompt; of several, a line with its number stands before each"},
                  .placeholder = "N"},
-    [TEMPERATURE] = {.setting = {"temperature", DR_SETTING_REAL, "1", 0, 100, NULL, NULL, "0: always the likeliest token"},
-                     .placeholder = "X"},
-    [TOP_K] = {.setting = {"top_k", DR_SETTING_INTEGER, "0", 0, 1e9, NULL, NULL, "draw from the K likeliest only; 0: from all"},
-               .placeholder = "K"},
-    [TOP_P] = {.setting = {"top_p", DR_SETTING_REAL, "1", 0, 1, NULL, NULL,
-                           "draw from the likeliest that together have this probability"},
-               .placeholder = "P"},
-    [SEED] = {.setting = {"seed", DR_SETTING_INTEGER, "0", 0, 9007199254740992.0, NULL, NULL,
-                          "the same seed gives the same text"},
-              .placeholder = "N"},
+    [AT_ONCE] = {.setting = {"at_once", DR_SETTING_INTEGER, "8", 1, 4096, NULL, NULL,
+                             "texts made side by side, which no text depends on"},
+                 .placeholder = "N"},
+    [LOGPROBS] = {.setting = {"logprobs", DR_SETTING_INTEGER, NULL, 0, DR_MOST_TOP_LOGPROBS, NULL, NULL,
+                              "with --json: log-probabilities of each token and of the N likeliest"},
+                  .placeholder = "N"},
+    [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                          "a JSON object a text, on a line, and last one of speeds"}},
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
     [IGNORE_EOS] = {.setting = {"ignore_eos", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                 "with a tokenizer: go on after the token that ends a text"}},
@@ -72,40 +70,30 @@ static const cli_flag table[FLAGS] = {
     [ISA] = CLI_FLAG_ISA,
 };
 
-static bool emit(void *context, const char *bytes, size_t count) {
-    return cli_text_write(context, bytes, count) && fflush(stdout) == 0 && !cli_interrupted();
+static bool emit(void *context, const dr_piece *piece) {
+    return cli_text_print_add(context, piece) && !cli_interrupted();
 }
 
-/* Defaults as the library has them; the flags only override. */
-static dr_generate_options read_options(const cli_flag *flags) {
-    dr_generate_options options = dr_generate_defaults();
-    options.tokens = cli_flag_integer(&flags[TOKENS]);
-    options.sampling.temperature = cli_flag_real(&flags[TEMPERATURE]);
-    options.sampling.top_k = cli_flag_integer(&flags[TOP_K]);
-    options.sampling.top_p = cli_flag_real(&flags[TOP_P]);
-    options.sampling.seed = (uint64_t)cli_flag_integer(&flags[SEED]);
-    options.stop = flags[STOP].values;
-    options.stop_count = flags[STOP].value_count;
-    options.ignore_eos = cli_flag_boolean(&flags[IGNORE_EOS]);
-    return options;
-}
-
-/* One text: heading, prompt, what the model makes of it, and the end of the last line. */
-static dr_status print_sample(dr_model *model, const cli_flag *flags, const char *prompt, size_t bytes,
-                              const dr_generate_options *options) {
-    int64_t samples = cli_flag_integer(&flags[SAMPLES]);
-    cli_text printed = cli_text_begin(stdout);
-    printed.last = '\n';
-    if (samples > 1) printf("--- sample %" PRId64 " of %" PRId64 " ---\n", options->sampling.sample + 1, samples);
-    dr_status status = DR_OK;
-    if (cli_flag_boolean(&flags[NO_ECHO]) || emit(&printed, prompt, bytes))
-        status = dr_generate(model, prompt, bytes, options, emit, &printed);
-    if (printed.last != '\n') putchar('\n');
+static dr_status print_texts(dr_model *model, const cli_flag *flags, const cli_prompts *prompts,
+                             const dr_generate_options *options) {
+    const int64_t samples = cli_flag_integer(&flags[SAMPLES]);
+    const bool json = cli_flag_boolean(&flags[JSON]);
+    cli_text_print print;
+    dr_generate_speed speed = {0};
+    if (!cli_text_print_begin(&print, prompts->prompts, prompts->count, samples, options->tokenizer,
+                              !cli_flag_boolean(&flags[NO_ECHO]) && !json, json, flags[LOGPROBS].given)) {
+        fprintf(stderr, "deltarule generate: not enough memory for %" PRId64 " texts\n", prompts->count * samples);
+        return DR_ERROR_MEMORY;
+    }
+    dr_status status = dr_generate_texts(model, prompts->prompts, prompts->count, samples, options, emit, &print, &speed);
+    cli_text_print_end(&print);
+    if (print.out_of_memory) fprintf(stderr, "deltarule generate: not enough memory to hold the texts\n");
+    cli_text_print_release(&print);
+    if (speed.tokens > 0) cli_print_speed(json ? stdout : stderr, &speed, json);
     return status;
 }
 
-static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
-    dr_generate_options options = read_options(flags);
+static int generate(const cli_flag *flags, const cli_prompts *prompts, dr_generate_options *options) {
     dr_backend *backend;
     dr_model *model;
     int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA],
@@ -113,14 +101,10 @@ static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
     if (exit_status) return exit_status;
     dr_tokenizer *tokenizer;
     exit_status = cli_tokenizer_open(&cli_generate, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
-    options.tokenizer = tokenizer;
+    options->tokenizer = tokenizer;
     cli_interrupt_catch("");
-    dr_status status = exit_status == 0 ? dr_generate_check(model, &options) : DR_ERROR_INTERRUPTED;
-    for (int64_t i = 0; i < cli_flag_integer(&flags[SAMPLES]) && status == DR_OK && !cli_interrupted() && !ferror(stdout);
-         i++) {
-        options.sampling.sample = i;
-        status = print_sample(model, flags, prompt, bytes, &options);
-    }
+    dr_status status = exit_status == 0 ? dr_generate_check(model, options) : DR_ERROR_INTERRUPTED;
+    if (status == DR_OK && !ferror(stdout)) status = print_texts(model, flags, prompts, options);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (exit_status == 0 && status != DR_OK && !ferror(stdout))
@@ -133,28 +117,37 @@ static int generate(const cli_flag *flags, const char *prompt, size_t bytes) {
 
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS];
-    const char *stops[MOST_STOPS];
+    cli_sampling_room room;
+    cli_prompts prompts = {0};
+    dr_generate_options options;
+    const char *texts[CLI_MOST_PROMPTS], *ids[CLI_MOST_PROMPTS];
     int operands, exit_status;
     memcpy(flags, table, sizeof flags);
-    flags[STOP].values = stops, flags[STOP].most_values = MOST_STOPS;
+    cli_sampling_flags(flags + SAMPLING, &room);
+    flags[PROMPT].values = texts, flags[PROMPT].most_values = CLI_MOST_PROMPTS;
+    flags[PROMPT_IDS].values = ids, flags[PROMPT_IDS].most_values = CLI_MOST_PROMPTS;
     if (!cli_flags_parse(&cli_generate, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    if (flags[PROMPT].given && flags[PROMPT_FILE].given)
-        return cli_usage(&cli_generate, "--prompt and --prompt-file are two prompts: leave one out");
-    if (!flags[PROMPT_FILE].given) return generate(flags, flags[PROMPT].value, strlen(flags[PROMPT].value));
-    char *prompt;
-    size_t bytes;
-    exit_status = cli_read_input(&cli_generate, flags[PROMPT_FILE].value, CLI_MOST_PROMPT, &prompt, &bytes);
-    if (exit_status) return exit_status;
-    exit_status = generate(flags, prompt, bytes);
-    free(prompt);
+    if (flags[LOGPROBS].given && !cli_flag_boolean(&flags[JSON]))
+        return cli_usage(&cli_generate, "--logprobs is for --json, which has a place for them");
+    exit_status = cli_sampling_read(&cli_generate, flags + SAMPLING, &room, &options);
+    options.ignore_eos = cli_flag_boolean(&flags[IGNORE_EOS]);
+    options.at_once = cli_flag_integer(&flags[AT_ONCE]);
+    options.sampling.logprobs = flags[LOGPROBS].given;
+    if (flags[LOGPROBS].given) options.sampling.top_logprobs = cli_flag_integer(&flags[LOGPROBS]);
+    if (exit_status == 0)
+        exit_status =
+            cli_prompts_read(&cli_generate, &flags[PROMPT], &flags[PROMPT_IDS], &flags[PROMPT_FILE], &flags[PROMPTS], &prompts);
+    if (exit_status == 0) exit_status = generate(flags, &prompts, &options);
+    cli_prompts_release(&prompts);
     return exit_status;
 }
 
 const cli_command cli_generate = {
     .name = "generate",
-    .arguments = "--model DIR [--prompt TEXT | --prompt-file FILE] [flags]",
-    .summary = "continues a prompt, printing tokens as they come",
+    .arguments = "--model DIR [--prompt TEXT ... | --prompt-file FILE | --prompts FILE] [flags]",
+    .summary = "continues prompts, printing tokens as they come",
     .details = "The memory used does not depend on how long the text becomes. On a terminal, control characters and bytes\n"
-               "that are not UTF-8 are shown as \\xNN; files and pipes get them as they are.",
+               "that are not UTF-8 are shown as \\xNN; files and pipes get them as they are. Speeds and the time to the first\n"
+               "token stand on standard error at the end. docs/generation.md tells what the options do, in which order.",
     .run = run,
 };

@@ -30,6 +30,23 @@ void cli_interrupt_catch(const char *advice) {
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
+static void on_interrupt(int number) {
+    (void)number;
+    signalled = 1;
+}
+
+void cli_interrupt_each(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt; /* without SA_RESTART: a read that waits for a line ends */
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+void cli_interrupt_forget(void) {
+    signalled = 0;
+}
+
 bool cli_interrupted(void) {
     return signalled != 0;
 }

@@ -72,9 +72,9 @@ void cli_print_name(FILE *stream, const char *name) {
     }
 }
 
-void cli_print_json_text(const char *key, const char *text) {
-    size_t left = strlen(text);
-    printf("\"%s\": \"", key);
+void cli_print_json_string(const char *text, size_t bytes) {
+    size_t left = bytes;
+    putchar('"');
     while (left > 0) {
         int length = character(text, left), taken = length > 0 ? length : 1;
         if (length <= 0)
@@ -88,6 +88,11 @@ void cli_print_json_text(const char *key, const char *text) {
         text += taken, left -= (size_t)taken;
     }
     putchar('"');
+}
+
+void cli_print_json_text(const char *key, const char *text) {
+    printf("\"%s\": ", key);
+    cli_print_json_string(text, strlen(text));
 }
 
 void cli_print_json_number(const char *key, double number) {

@@ -24,6 +24,8 @@ bool cli_text_write(cli_text *text, const char *bytes, size_t count);
 
 /* A name in one line: newlines and tabs are shown too. */
 void cli_print_name(FILE *stream, const char *name);
+/* "text" on standard output, with what JSON wants escaped; bytes that are not UTF-8 become U+FFFD. */
+void cli_print_json_string(const char *text, size_t bytes);
 /* "key": "text", with what JSON wants escaped; bytes that are not UTF-8 become U+FFFD. */
 void cli_print_json_text(const char *key, const char *text);
 /* "key": number, or null for what is not finite, which JSON has no number for. */

@@ -84,6 +84,34 @@ for wrong in '--top-p=0' '--stop=' '--temperature=200' '--samples=0' '--prompt-f
     [ ! -s stdout ] || fail "$wrong is refused after the prompt"
 done
 expect 2 'leave one out' "$deltarule" generate --model run --prompt a --prompt-file prompt
+expect 2 'leave one out' "$deltarule" generate --model run --prompt-ids 1 --prompts prompt
+expect 2 "'x' is no token id" "$deltarule" generate --model run --prompt-ids '1 x'
+expect 2 'token 2 of prompt 1 is 300: ids are from 0 to 256' "$deltarule" generate --model run --prompt-ids '256 300'
+[ ! -s stdout ] || fail 'a prompt that is refused is printed'
+expect 2 'it must be ID=X' "$deltarule" generate --model run --logit-bias 3:1
+expect 2 'names token 257' "$deltarule" generate --model run --logit-bias 257=1
+expect 2 'stop token 1 is 999' "$deltarule" generate --model run --stop-token 999
+expect 2 '--logprobs is for --json' "$deltarule" generate --model run --logprobs 3
+for line in '"abc' '{"a": 1}' '[1, -2]' '[]' '[1' '"a" "b"' 'abc'; do
+    printf '"good"\n%s\n' "$line" >prompts
+    expect 2 'line 2 of prompts: it must be a JSON' "$deltarule" generate --model run --prompts prompts
+done
+printf '\n\n' >prompts
+expect 2 'has no prompts' "$deltarule" generate --model run --prompts prompts
+
+# Several texts at once are what each is alone; ids are the prompt as it is.
+printf '"line "\n[256, 108, 105]\n' >prompts
+expect 0 '' "$deltarule" generate --model run --prompts prompts --samples 2 --tokens 40 --seed 4 --json --logprobs 1
+[ "$(cut -d, -f1-2 stdout | head -4 | tr -d '\n')" = '{"prompt": 0, "sample": 0{"prompt": 0, "sample": 1{"prompt": 1, "sample": 0{"prompt": 1, "sample": 1' ] ||
+    fail 'the texts are not in order'
+[ "$(grep -c '"finish": "length", "tokens": 40, "ids": \[[0-9, ]*\], "logprobs": \[{"id": [0-9]*, "logprob": -[0-9.]*, "top": \[{' stdout)" -eq 4 ] ||
+    fail 'an object is not that of a text'
+grep -q '^{"prompt_tokens": 18, .*"first_token_seconds": 0*[0-9.e-]*, "tokens": 160, ' stdout || fail 'no speeds'
+cp stdout together
+expect 0 '' "$deltarule" generate --model run --prompts prompts --samples 2 --tokens 40 --seed 4 --json --logprobs 1 --at-once 1 --threads 1
+[ "$(head -4 stdout)" = "$(head -4 together)" ] || fail 'a text depends on what is made beside it'
+expect 0 'line' "$deltarule" generate --model run --prompt-ids '256 108 105 110 101' --tokens 20 --temperature 0
+grep -q 'tokens, [0-9.]* a second; first token after [0-9.]* s; made: 20 tokens, [0-9.]* a second' stderr || fail 'no speeds'
 expect 1 'it is a folder' "$deltarule" generate --model run --prompt-file corpus
 expect 1 'and bytes have 257' "$deltarule" generate --model recall --prompt a
 [ ! -s stdout ] || fail 'the prompt is printed before the model is refused'
