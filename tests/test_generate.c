@@ -498,15 +498,20 @@ static dr_status score_and_generate(void *context) {
     output out = {.stop_after = 0};
     dr_generate_options options = dr_generate_defaults();
     options.tokens = 3;
+    dr_evaluate_result result;
     DR_TRY(dr_score_corpus(model, context, 8, NULL, NULL, &score));
+    DR_TRY(dr_evaluate_file(model, scratch_path("items"), NULL, &result));
     return dr_generate(model, "abc", 3, &options, collect, &out);
 }
 
 static void test_failed_allocations_are_survived(void **state) {
     (void)state;
-    const char *path = scratch_write("few", "a few words", 11);
-    assert_int_equal(score_and_generate((void *)path), DR_OK); /* what the model keeps for later calls is there from here on */
-    assert_true(assert_survives_failed_allocations(score_and_generate, (void *)path) > 5);
+    const char items[] = "{\"prompt\": \"a\", \"answer\": [\"b\", \"c\"]}\n";
+    scratch_write("items", items, sizeof items - 1);
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", scratch_write("few", "a few words", 11));
+    assert_int_equal(score_and_generate(path), DR_OK); /* what the model keeps for later calls is there from here on */
+    assert_true(assert_survives_failed_allocations(score_and_generate, path) > 5);
 }
 
 int main(void) {

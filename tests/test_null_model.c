@@ -172,6 +172,23 @@ static void test_evaluate(void **unused) {
     null_all_right();
 }
 
+static void test_evaluate_file(void **unused) {
+    (void)unused;
+    const dr_evaluate_options options = dr_evaluate_defaults();
+    dr_evaluate_result result;
+    char path[] = "/tmp/null_evaluate_XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_true(write(file, "{\"text\": \"a b\", \"value\": \"c\"}\n", 30) == 30);
+    close(file);
+    REFUSED(dr_evaluate_file, "model", NULL, path, &options, &result);
+    REFUSED(dr_evaluate_file, "path", model, NULL, &options, &result);
+    ALLOWED(dr_evaluate_file, "options", model, path, NULL, &result);
+    REFUSED(dr_evaluate_file, "evaluation", model, path, &options, NULL);
+    unlink(path);
+    null_all_right();
+}
+
 static bool emit(void *context, const char *bytes, size_t count) {
     (void)context, (void)bytes, (void)count;
     return true;
@@ -281,9 +298,9 @@ static void test_conversation(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversation), cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_sampling),     cmocka_unit_test(test_model),
-                                       cmocka_unit_test(test_calls),        cmocka_unit_test(test_evaluate),
-                                       cmocka_unit_test(test_generate)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_evaluate_file), cmocka_unit_test(test_conversation),
+                                       cmocka_unit_test(test_texts),         cmocka_unit_test(test_sampling),
+                                       cmocka_unit_test(test_model),         cmocka_unit_test(test_calls),
+                                       cmocka_unit_test(test_evaluate),      cmocka_unit_test(test_generate)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -75,6 +75,67 @@ DR_API dr_status dr_score_recall(const dr_model *model, const dr_recall_options 
                                  bool (*progress)(void *context, int64_t done, int64_t total), void *context,
                                  dr_recall_score *score);
 
+/* ---- files of tasks ---- */
+
+/* How an item is asked. */
+typedef enum {
+    DR_ITEM_CHOICES,   /* which of several continuations is the likeliest */
+    DR_ITEM_LAST_WORD, /* whether the last word is what the model would write */
+    DR_ITEM_ROLLING,   /* how likely a text is */
+    DR_ITEM_ANSWER,    /* whether what the model writes is, or contains, the answer */
+} dr_item_kind;
+
+/* An item that was scored. */
+typedef struct {
+    int64_t line; /* of the file, from 1 */
+    dr_item_kind kind;
+    int64_t choices;        /* 1 where there are none */
+    const double *logprobs; /* [choices] natural logarithms; of DR_ITEM_ANSWER none */
+    int64_t chosen, chosen_normalized, gold;
+    bool greedy;      /* of a last word: each of its tokens is the likeliest */
+    const char *text; /* of DR_ITEM_ANSWER: what was written, else NULL */
+    bool exact, contained;
+} dr_item_score;
+
+typedef struct {
+    const char *format;            /* docs/evaluation.md lists them; NULL: that of the keys of the first item */
+    const dr_tokenizer *tokenizer; /* that of the model; NULL: its ids are bytes */
+    bool no_start;                 /* put nothing before a text; false: the token that begins a document */
+    int64_t max_length;            /* tokens of a request: contexts lose their beginnings; 0: no bound */
+    int64_t limit;                 /* items; 0: all */
+    int64_t tokens;                /* of an answer at most; 48 */
+    const char *const *stop;       /* [stop_count] that end an answer; the end of a line */
+    int64_t stop_count;
+    int64_t cut_context;   /* 0, or of an answer's context so many tokens less answer_length, around the answer's first place */
+    int64_t answer_length; /* 50 */
+    bool (*progress)(void *context, int64_t done, int64_t total); /* bytes of the file; false to stop. NULL: none */
+    void (*item)(void *context, const dr_item_score *score);      /* each item, once it is scored. NULL: none */
+    void *context;
+} dr_evaluate_options;
+
+/* Means over items; 0 where the kind has none. */
+typedef struct {
+    const char *format; /* lives as long as the program */
+    dr_item_kind kind;
+    int64_t items, skipped;          /* scored; left out by a cut that needs an answer of two characters */
+    double accuracy, accuracy_error; /* of choices; of last words all tokens of which are the likeliest; and the
+                                      * standard error of the mean */
+    bool normalizes;                 /* whether choices have lengths */
+    double accuracy_normalized;      /* by log-probability a character of the choice */
+    double perplexity;               /* of last words: exp(-mean of the words' log-probabilities) */
+    double word_perplexity, byte_perplexity, bits_per_byte; /* of texts: of all log-probabilities and words, or bytes */
+    double exact, contained;                                /* shares of answers */
+    double seconds;
+} dr_evaluate_result;
+
+DR_API dr_evaluate_options dr_evaluate_defaults(void);
+
+/* Asks the items of a file of JSON objects, one a line. A continuation's tokens are those of context and continuation together
+ * behind as many as the context has alone. DR_ERROR_FORMAT names the line and what is wrong with it, DR_ERROR_ARGUMENT an
+ * option; nothing is scored in either case before the line. options NULL: the defaults. */
+DR_API dr_status dr_evaluate_file(const dr_model *model, const char *path, const dr_evaluate_options *options,
+                                  dr_evaluate_result *evaluation);
+
 #ifdef __cplusplus
 }
 #endif
