@@ -70,7 +70,7 @@ static bool report(void *context, int64_t done, int64_t total) {
     output *self = context;
     if (self->progress.live && cli_progress_due(&self->progress)) {
         char line[64];
-        snprintf(line, sizeof line, "%.0f%%", 100.0 * (double)done / (double)total);
+        dr_format(line, sizeof line, "%.0f%%", 100.0 * (double)done / (double)total);
         cli_progress_show(&self->progress, false, line);
     }
     return !cli_interrupted() && !ferror(stdout);

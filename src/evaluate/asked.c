@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#include <ctype.h>
 #include <deltarule/generate.h>
 #include <math.h>
 #include <string.h>
@@ -35,6 +34,11 @@ void dr_asker_release(dr_asker *asker) {
     dr_release(asker->ids);
     dr_release(asker->text);
     *asker = (dr_asker){0};
+}
+
+/* White space of the Latin alphabet. */
+static bool is_blank(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
 /* ---- requests ---- */
@@ -98,7 +102,7 @@ static dr_status score_continuation(dr_asker *asker, const char *context, const 
     size_t length = strlen(context);
     const size_t whole_length = length + strlen(continuation);
     void *memory;
-    while (length > 0 && isspace((unsigned char)context[length - 1])) length--;
+    while (length > 0 && is_blank(context[length - 1])) length--;
     DR_TRY(dr_allocate(whole_length + 1, "an item", &memory));
     char *whole = memory;
     memcpy(whole, context, strlen(context));
@@ -183,10 +187,10 @@ static const char *find_text(const char *text, const char *wanted) {
 
 static bool is_exact(const char *text, const char *wanted) {
     const char *end = text + strlen(text), *wanted_end = wanted + strlen(wanted);
-    while (isspace((unsigned char)*text)) text++;
-    while (isspace((unsigned char)*wanted)) wanted++;
-    while (end > text && isspace((unsigned char)end[-1])) end--;
-    while (wanted_end > wanted && isspace((unsigned char)wanted_end[-1])) wanted_end--;
+    while (is_blank(*text)) text++;
+    while (is_blank(*wanted)) wanted++;
+    while (end > text && is_blank(end[-1])) end--;
+    while (wanted_end > wanted && is_blank(wanted_end[-1])) wanted_end--;
     return end - text == wanted_end - wanted && memcmp(text, wanted, (size_t)(end - text)) == 0;
 }
 
