@@ -387,7 +387,7 @@ def run_file(file, wanted, work, settings):
     records = os.path.join(work, "records.jsonl")
     open(records, "w", encoding="utf-8").close()
     here = os.path.dirname(os.path.abspath(__file__))
-    path = [here] + ([work] if wanted.fla == "clone" else []) + (wanted.path or [])
+    path = [here] + ([work] if wanted.fla == "clone" else []) + [os.path.abspath(folder) for folder in wanted.path or []]
     env = {**os.environ, "FLA_HARNESS": json.dumps({**settings, "records": records}), "PYTHONDONTWRITEBYTECODE": "1",
            "PYTHONPATH": os.pathsep.join(path + [x for x in [os.environ.get("PYTHONPATH")] if x])}
     for name in ("FLA_CI_ENV", "FLA_CI"):
