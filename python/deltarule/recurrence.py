@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _library
-from ._library import DTYPES, byref, lib, text_of
+from ._library import DTYPES, INPUTS, byref, lib, text_of
 from ._plan import Sizes, recurrence_of
-from .rule import Rule
+from .rule import SPELLED, Rule
 from .state import State
 
 RuleLike = Union[str, Mapping[str, Any], Rule]
 
 
-def _in_order(rule: Rule, given: Dict[str, Any]) -> List[Any]:
-    """The rule's inputs in its order; TypeError if some are missing or are none of it."""
-    missing = [name for name in rule.inputs if given.get(name) is None]
-    other = [name for name, value in given.items() if value is not None and name not in rule.inputs]
-    if missing or other:
-        raise TypeError(f"rule {rule.text} reads {', '.join(rule.inputs)}; " + "; ".join(
-            ([f"missing: {', '.join(missing)}"] if missing else []) + ([f"not read by it: {', '.join(other)}"] if other else [])))
-    return [given[name] for name in rule.inputs]
+_NAMES = tuple(SPELLED.get(name, name) for name in INPUTS)
 
 
-def _is_torch(query: Any) -> bool:
+def _in_order(rule: Rule, given: Sequence[Any]) -> List[Any]:
+    """The rule's inputs in its order, of all inputs in the order of _NAMES; TypeError if some are missing or are none of it."""
+    inputs = [given[i] for i in rule.indices]
+    if len([1 for one in given if one is not None]) == len(inputs) and all([one is not None for one in inputs]):
+        return inputs
+    missing = [name for name, one in zip(rule.inputs, inputs) if one is None]
+    other = [name for name, one in zip(_NAMES, given) if one is not None and name not in rule.inputs]
+    raise TypeError(f"rule {rule.text} reads {', '.join(rule.inputs)}; " + "; ".join(
+        ([f"missing: {', '.join(missing)}"] if missing else []) + ([f"not read by it: {', '.join(other)}"] if other else [])))
+
+
+_modules: Dict[str, Any] = {}  # an import statement inside a function takes longer than the rest of that function
+
+
+def _module_of(query: Any) -> Any:
+    """The module that computes with arrays of the query's kind: for torch tensors, or for all that numpy reads."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(query, torch.Tensor)
+    kind = "torch" if torch is not None and isinstance(query, torch.Tensor) else "numpy"
+    return _modules.get(kind) or _load(kind)
+
+
+def _load(kind: str) -> Any:
+    if kind == "torch":
+        from .torch import functions as module
+    else:
+        from . import _arrays as module
+    _modules[kind] = module
+    return module
 
 
 def recurrence(rule: RuleLike, query: Any, key: Any, value: Any, *, log_decay: Any = None, beta: Any = None, erase_key: Any = None,
@@ -69,19 +87,12 @@ def recurrence(rule: RuleLike, query: Any, key: Any, value: Any, *, log_decay: A
 
     Source: each rule's ``source`` names its paper and equation.
     """
-    rule = _rule_of(rule)
-    inputs = _in_order(rule, {
-        "query": query, "key": key, "value": value, "log_decay": log_decay, "beta": beta, "erase_key": erase_key,
-        "erase_gain": erase_gain, "lam": lam, "feedback_key": feedback_key, "free_read": free_read, "free_write": free_write,
-        "rate": rate, "erase_gate": erase_gate, "write_gate": write_gate, "correction": correction,
-        "scan_log_decay": scan_log_decay, "scan_gain": scan_gain, "scan_centre": scan_centre, "ridge": ridge})
+    rule = Rule(rule)
+    inputs = _in_order(rule, (query, key, value, log_decay, beta, erase_key, erase_gain, lam, feedback_key, free_read, free_write,
+                              rate, erase_gate, write_gate, correction, scan_log_decay, scan_gain, scan_centre, ridge))
     if scale is not None and not scale > 0:
         raise ValueError(f"scale must be positive, not {scale}")
-    if _is_torch(query):
-        from .torch.functions import recurrence as run
-    else:
-        from ._arrays import recurrence as run
-    o, after = run(rule, inputs, initial, final, cu_seqlens, scale or 0.0, chunk, path)
+    o, after = _module_of(query).recurrence(rule, inputs, initial, final, cu_seqlens, scale or 0.0, chunk, path)
     return (o, after) if final else o
 
 
@@ -91,27 +102,21 @@ def step(rule: RuleLike, state: State, query: Any, key: Any, value: Any, *, scal
     Inputs as of `recurrence` without the axis T: query ``[B, H, K]``, value ``[B, HV, V]``, beta ``[B, HV]``; o ``[B, HV, V]``.
     No gradients: refused where an input asks for one.
     """
-    rule = _rule_of(rule)
-    given = _in_order(rule, {"query": query, "key": key, "value": value, **inputs})
-    if _is_torch(query):
-        from .torch.functions import step as run
-    else:
-        from ._arrays import step as run
-    return run(rule, state, given, scale or 0.0)
+    rule = Rule(rule)
+    inputs.update(query=query, key=key, value=value)
+    unknown = [name for name in inputs if name not in _NAMES]
+    if unknown:
+        raise TypeError(f"rule {rule.text} reads {', '.join(rule.inputs)}; there is no input {', '.join(unknown)}")
+    given = _in_order(rule, [inputs.get(name) for name in _NAMES])
+    return _module_of(query).step(rule, state, given, scale or 0.0)
 
 
 def kernel(rule: RuleLike, *, B: int = 1, T: int = 2048, H: int = 4, K: int = 64, V: int = 64, HV: Optional[int] = None,
            dtype: str = "float32", device: str = "cpu", decode: bool = False, chunk: int = 0, path: str = "best") -> str:
     """The kernel that runs a rule at these sizes, e.g. "cpu chunkwise avx512 chunk 16". device: "cpu", "cuda", "cuda:1"."""
-    rule = _rule_of(rule)
+    rule = Rule(rule)
     name, _, index = device.partition(":")
     on = _library.backend("reference" if path == "reference" else name, 0, DTYPES[dtype] if name == "cuda" else 0, int(index or 0))
     rows = B if decode else B * T
     recurrence = recurrence_of(rule, Sizes(B, T, H, HV or H, K, V, B, rows), 0.0, path, chunk)
     return text_of(lib.dr_recurrence_kernel, on.handle, byref(recurrence), decode)
-
-
-def _rule_of(rule: RuleLike) -> Rule:
-    return Rule(rule)
-
-

@@ -27,5 +27,5 @@ def test_host_time_runs():
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:]] == [
-        "empty function", "lean call", "full call", "operator", "operator with states", "recurrence", "fla.chunk_gated_delta_rule",
-        "the same, raw inputs"]
+        "empty function", "lean call", "full call", "operator", "operator with states", "recurrence", "recurrence with states",
+        "fla.chunk_gated_delta_rule", "the same, raw inputs"]

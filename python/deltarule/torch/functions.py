@@ -23,7 +23,8 @@ def autocast_dtype(device: str) -> Optional[torch.dtype]:
 
 def _cast(rule: Rule, inputs: Sequence[Tensor]) -> List[Tensor]:
     """Under autocast the vectors in its dtype; gates stay as they are, since the library computes with them in float32."""
-    dtype = autocast_dtype(inputs[0].device.type)
+    first = inputs[0]
+    dtype = autocast_dtype("cpu" if first.is_cpu else first.device.type)
     if dtype is None:
         return inputs
     return [x.to(dtype) if is_vector and x.dtype != dtype and x.dtype != torch.float64 else x for x, is_vector in zip(inputs, rule.vectors)]
