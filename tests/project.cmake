@@ -9,9 +9,10 @@ if(TEST cli_address_space)
   set_property(TEST cli_address_space PROPERTY LABELS short)
 endif()
 
-# The Python package, with the interpreter that python/tests/run finds; it says what it lacks where it is skipped.
+# The Python package, with the interpreter that python/tests/run finds; it says what it lacks where it is skipped. `make python-test`
+# runs its slow tests too.
 if(NOT CMAKE_C_FLAGS MATCHES fsanitize AND NOT CMAKE_CROSSCOMPILING)
   add_test(NAME python COMMAND ${PROJECT_SOURCE_DIR}/python/tests/run $<TARGET_FILE:deltarule_shared> $<TARGET_FILE:deltarule>
-    ${PROJECT_SOURCE_DIR}/python/tests)
+    -m "not slow" ${PROJECT_SOURCE_DIR}/python/tests)
   set_tests_properties(python PROPERTIES SKIP_RETURN_CODE 77 LABELS long ENVIRONMENT OMP_WAIT_POLICY=passive)
 endif()

@@ -61,7 +61,7 @@ def random_compositions(count, seed):
         axes = {"decay": draw.choice(AXES["decay"]), "rows": [row() for _ in range(draw.choice((1, 1, 2)))],
                 "scan": draw.choice(AXES["scan"] + ["none", "none"]), "query": draw.choice(AXES["query"] + ["query", "query"]),
                 "normalizer": draw.choice(AXES["normalizer"] + ["none", "none"]),
-                "gain_eps": 1.5}  # 1 / (r . w + gain_eps) stays finite for any r, w of length 1
+                "gain_eps": 1.5}  # 1 / (r . w + gain_eps) stays finite for any r, w of length 1; test_denominators.py goes near 0
         if len(axes["rows"]) == 1 and draw.random() < 0.2:
             axes["repeat"] = draw.choice((2, 3))
         if draw.random() < 0.1:
@@ -71,3 +71,8 @@ def random_compositions(count, seed):
         except ValueError:
             continue
     return list(made.values())
+
+
+def slow_after(count, cases):
+    """Cases of which those behind the first `count` are left to the long form of the tests."""
+    return [one if i < count else pytest.param(one, marks=pytest.mark.slow) for i, one in enumerate(cases)]

@@ -17,6 +17,7 @@ def test_what_is_not_there_is_told():
         ours.accelerate(only=["chunk_kdb"])
 
 
+@pytest.mark.slow
 def test_flash_linear_attention_is_rebound_and_put_back():
     pytest.importorskip("fla", reason="flash-linear-attention is not installed")
     import fla.ops.kda

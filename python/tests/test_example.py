@@ -20,8 +20,11 @@ def test_a_new_rule_learns_beside_gdn(tmp_path):
     assert set(curves) == {"gdn", "mine"} and all(0 <= share <= 1 for share in shares.values())
     for losses in curves.values():
         assert len(losses) == 12 and losses[-1] < losses[0]
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "loss.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.slow
 def test_host_time_runs():
     done = subprocess.run([sys.executable, os.path.join(FOLDER, "bench", "host_time.py"), "--blocks", "2", "--calls", "5"],
                           capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import deltarule
 import deltarule.torch
-from conftest import random_compositions, random_inputs, value_heads
+from conftest import random_compositions, random_inputs, slow_after, value_heads
 from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -48,7 +48,7 @@ def error(ours, exact, least=1e-9):
 # ---- gradients -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", list(deltarule.rules()) + random_compositions(200, 2), ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", [*deltarule.rules(), *slow_after(40, random_compositions(200, 2))], ids=lambda r: r.name)
 def test_gradients_agree_with_the_reference(rule):
     inputs = tensors(rule, torch.float64, B=2, T=19, H=2, HV=value_heads(rule), K=8, V=6)
     exact, exact_gradients = with_gradients(rule, inputs, path="reference")
@@ -465,7 +465,7 @@ class Outputs(torch.utils.data.Dataset):
         return deltarule.recurrence("gdn", **tensors("gdn", seed=index, T=80))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_loaders_in_other_processes(method):
     wanted = [Outputs()[i] for i in range(4)]  # the parent has used its threads
     loader = torch.utils.data.DataLoader(Outputs(), batch_size=None, num_workers=2, multiprocessing_context=multiprocessing.get_context(method))
