@@ -1,7 +1,7 @@
 # A thin front for the presets of CMakePresets.json; `make help` lists the targets.
 PREFIX ?= /usr/local
 
-.PHONY: all demo test wheel python-test fla-tests mqar asan tsan cuda-test cuda-coverage cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
+.PHONY: all demo test wheel wheel-test python-test fla-tests mqar asan tsan cuda-test cuda-coverage cuda-sanitize format reference check-layers check-locale install uninstall deb clean help
 
 all: ## build build/release/deltarule (the default)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-packages build" >&2; exit 1; }
@@ -20,6 +20,10 @@ test: ## build and run all tests
 wheel: ## build/wheel, the Python package for glibc 2.28 and later, and its sources (needs PyPI)
 	@tools/install-packages build
 	@tools/make-wheel
+
+wheel-test: ## that wheel as someone has it who has only pip (PYTHONS="python3.9 python3.13": the Pythons to try it with)
+	@tools/install-packages python
+	tests/tools/wheel.sh build/wheel/deltarule-*.whl $(or $(PYTHONS),python3)
 
 python-test: ## the Python package's tests, in an environment with PyTorch that is made once (some 6 GB from PyPI)
 	@tools/install-packages build
