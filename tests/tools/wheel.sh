@@ -22,7 +22,7 @@ awk '/^    import deltarule, torch$/ {on = 1} on && /^$/ {exit} on {sub(/^    /,
 awk '/^    import deltarule, torch$/ {on = 1} on && /^$/ {blank++; next} on && blank == 1 {sub(/^    /, ""); print; exit}' "$root/README.md" >expected
 if [ ! -s readme.py ] || [ ! -s expected ]; then fail 'README.md has no lines that begin with "import deltarule, torch"'; fi
 
-cat >numbers.py <<'end'
+cat >arrays_only.py <<'end'
 import time
 begin = time.process_time()
 import deltarule
@@ -56,7 +56,7 @@ for python in "$@"; do
     environment=$work/environment-$tried
     "$python" -m venv "$environment"
     "$environment/bin/pip" install --quiet --disable-pip-version-check "$wheel" numpy
-    "$environment/bin/python" numbers.py
+    "$environment/bin/python" arrays_only.py
     "$environment/bin/deltarule" rules gdn >rule.txt
     "$environment/bin/python" -m deltarule rules gdn | cmp -s - rule.txt || fail "$python: the command and the module print different rules"
     with_torch=$(PYTHON=$python "$root/tools/python-environment" --where)
