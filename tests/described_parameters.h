@@ -194,11 +194,15 @@ static void described_experts(described_list *list, const dr_experts_description
     if (e->latent > 0) {
         MATRIX("latent_down.weight", e->latent, D);
         MATRIX("latent_up.weight", D, e->latent);
+        if (e->outer_bias) VECTOR("latent_down.bias", e->latent);
+        if (e->outer_bias) VECTOR("latent_up.bias", D);
     }
     if (e->shared == 0) return;
     if (e->gated) MATRIX("shared.gate_proj.weight", e->shared, D);
     MATRIX("shared.up_proj.weight", e->shared, D);
     MATRIX("shared.down_proj.weight", D, e->shared);
+    if (e->outer_bias) VECTOR("shared.up_proj.bias", e->shared);
+    if (e->outer_bias) VECTOR("shared.down_proj.bias", D);
     if (e->shared_gate) MATRIX("shared_gate.weight", 1, D);
 }
 

@@ -184,6 +184,7 @@ typedef struct {
     dr_feed_forward_description expert;
     int64_t latent;   /* width that experts read and write, between two projections (HF: nemotron_h); 0: the model's */
     int64_t shared;   /* width of the shared expert, which reads x itself; 0: there is none */
+    bool outer_bias;  /* of the shared expert's projections and of those of the latent (HF: nemotron_h's mlp_bias) */
     bool shared_gate; /* sigmoid of a projection of x to one number, times the shared expert's output */
     double balance;   /* factor of the loss in training that keeps experts in equal use; 0: there is none */
 } dr_experts_description;

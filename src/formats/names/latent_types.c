@@ -19,9 +19,11 @@ static const dr_key keys[] = {
     DR_KEY(ANY, dr_transformers, "mlp_layer_types", mlp_layer_types),
     COUNT("first_k_dense_replace", dense_first),
     COUNT("num_experts", experts),
+    COUNT("num_local_experts", experts),
     SIZE("num_experts_per_token", chosen),
     SIZE("num_experts_per_tok", chosen),
     COUNT("num_shared_experts", shared_experts),
+    COUNT("n_shared_experts", shared_experts),
     SIZE("moe_intermediate_size", expert_width),
     SIZE("num_expert_group", groups),
     SIZE("n_group", groups),
@@ -30,7 +32,7 @@ static const dr_key keys[] = {
     DR_KEY(TRUTH, dr_transformers, "norm_topk_prob", normalised),
     DR_KEY_RANGE(REAL, dr_transformers, "routed_scaling_factor", routed_scale, -1e9, 1e9),
     DR_KEY_RANGE(WHOLE, dr_transformers, "linear_conv_kernel_dim", conv_size, 1, 1 << 10),
-    DR_KEY_RANGE(WHOLE, dr_transformers, "short_conv_kernel_size", conv_size, 1, 1 << 10),
+    DR_KEY_RANGE(WHOLE, dr_transformers, "short_conv_kernel_size", short_conv_size, 1, 1 << 10),
     SIZE("linear_head_dim", linear_head_size),
     SIZE("linear_num_heads", linear_num_heads),
     DR_KEY_MUST("attention_bias", "false"),
@@ -39,9 +41,19 @@ static const dr_key keys[] = {
     DR_KEY_MUST("moe_layer_freq", "1"),
 };
 /* qk_head_dim is the sum of two others; predictors of further tokens are not read */
-static const char *const idle[] = {"model_max_length",        "qk_head_dim",      "num_nextn_predict_layers",
-                                   "mtp_loss_scaling_factor", "use_grouped_topk", NULL};
+static const char *const idle[] = {
+    "model_max_length", "qk_head_dim", "num_nextn_predict_layers", "num_mtp_layers", "mtp_loss_scaling_factor",
+    "use_grouped_topk", NULL};
 static const dr_key_table latent = {keys, sizeof keys / sizeof keys[0], idle};
+
+/* The classes have a head of their own, whatever "tie_word_embeddings" is. */
+static dr_status read_common(const json_t *config, const dr_key_table *const *tables, dr_transformers *hf,
+                             dr_description *description) {
+    DR_TRY(dr_transformers_read(config, tables, hf, description));
+    description->tied = false;
+    if (hf->conv_size == 0) hf->conv_size = hf->short_conv_size > 0 ? hf->short_conv_size : 4;
+    return DR_OK;
+}
 
 static void add_recurrent(const dr_transformers *hf, int64_t heads, int64_t size, int64_t rank, dr_layer_description *layer) {
     dr_recurrent_description *recurrent = &dr_published_mixer(layer, DR_MIXER_RECURRENT)->of.recurrent;
@@ -100,7 +112,8 @@ static dr_status add_feed(const dr_transformers *hf, int64_t index, dr_layer_des
                                             .corrected = true,
                                             .gated = true,
                                             .expert = dr_published_swiglu(hf->expert_width).of.forward,
-                                            .shared = hf->expert_width * hf->shared_experts};
+                                            .shared = hf->expert_width * hf->shared_experts,
+                                            .balance = hf->balance};
     return dr_transformers_add_experts(&experts, layer);
 }
 
@@ -128,9 +141,10 @@ static dr_status read_kimi(const json_t *config, dr_description *description) {
     static const dr_key_table *const tables[] = {&dr_transformers_base, &latent, &kimi, &dr_published_idle, NULL};
     static const dr_key_table *const linear[] = {&of_linear, NULL};
     dr_transformers hf = dr_transformers_defaults();
+    hf.conv_size = 0;
     hf.norm_eps = 1e-5;
     hf.dense_first = 1;
-    DR_TRY(dr_transformers_read(config, tables, &hf, description));
+    DR_TRY(read_common(config, tables, &hf, description));
     kimi_linear_keys dict = {.size = hf.linear_head_size, .heads = hf.linear_num_heads, .conv = hf.conv_size};
     if (hf.linear_config) {
         const dr_status status = dr_keys_read(hf.linear_config, linear, &dict);
@@ -186,6 +200,7 @@ static dr_status read_bailing(const json_t *config, dr_description *description)
     static const dr_key_table bailing = {own, sizeof own / sizeof own[0], NULL};
     static const dr_key_table *const tables[] = {&dr_transformers_base, &latent, &bailing, &dr_published_idle, NULL};
     dr_transformers hf = dr_transformers_defaults();
+    hf.conv_size = 0;
     hf.rope.theta = 6e6;
     hf.group_size = 6;
     hf.dense_first = 2;
@@ -196,7 +211,7 @@ static dr_status read_bailing(const json_t *config, dr_description *description)
                        "\"architectures\" has \"%.60s\", which is another model of this type; "
                        "BailingHybridForCausalLM is supported",
                        architecture);
-    DR_TRY(dr_transformers_read(config, tables, &hf, description));
+    DR_TRY(read_common(config, tables, &hf, description));
     const int64_t size = hf.linear_head_size > 0 ? hf.linear_head_size : hf.head_size; /* head_dim may be the rotary width */
     for (int64_t i = 0; i < description->count; i++) {
         dr_layer_description *layer = &description->layers[i];
@@ -205,7 +220,7 @@ static dr_status read_bailing(const json_t *config, dr_description *description)
         if (kind == DR_TRANSFORMERS_FULL)
             DR_TRY(add_bailing_latent(&hf, layer));
         else
-            add_recurrent(&hf, hf.heads, size, 0, layer);
+            add_recurrent(&hf, hf.linear_num_heads > 0 ? hf.linear_num_heads : hf.heads, size, 0, layer);
         DR_TRY(dr_transformers_pre_norms(&hf, layer, 0));
         DR_TRY(add_feed(&hf, i, layer));
     }

@@ -182,7 +182,9 @@ static dr_status add_nemotron_experts(const mamba_keys *keys, dr_layer_descripti
                                             .corrected = true,
                                             .expert = squared_relu(hf->expert_width, false),
                                             .latent = keys->latent,
-                                            .shared = keys->shared_width * keys->shared_count};
+                                            .shared = keys->shared_width * keys->shared_count,
+                                            .outer_bias = hf->mlp_bias,
+                                            .balance = hf->balance};
     DR_TRY(dr_published_need(hf->expert_width, "moe_intermediate_size"));
     return dr_transformers_add_experts(&experts, layer);
 }
@@ -206,8 +208,7 @@ static dr_status add_nemotron_layer(const mamba_keys *keys, int64_t index, dr_la
     case BLOCK_ATTENTION: {
         dr_attention_description *attention = &dr_published_mixer(layer, DR_MIXER_ATTENTION)->of.attention;
         *attention = dr_published_attention(keys->hf.heads, keys->hf.key_heads, keys->hf.head_size);
-        attention->query_bias = attention->key_bias = attention->value_bias = attention->output_bias = keys->hf.attention_bias;
-        return DR_OK;
+        return DR_OK; /* without biases, whatever "attention_bias" is: so the class has it */
     }
     case BLOCK_FEED:
         layer->feed =
@@ -281,6 +282,7 @@ static dr_status read_nemotron(const json_t *config, dr_description *description
     dr_status status = whole && json_object_set_new(whole, "num_hidden_layers", json_integer(layers)) == 0
                            ? dr_transformers_read(whole, tables, &keys, description)
                            : dr_fail(DR_ERROR_MEMORY, "there is no memory for a configuration");
+    description->tied = false; /* the class has a head of its own, whatever "tie_word_embeddings" is */
     if (status == DR_OK) description->final_norm = dr_published_rms(keys.norm_eps, 0);
     keys.projection_bias = keys.projection_bias || keys.plain_bias;
     for (int64_t i = 0; status == DR_OK && i < description->count; i++)

@@ -48,8 +48,8 @@
  *     experts
  *         router.weight [E, D], router.bias [E]
  *         experts.gate_proj, experts.up_proj [E, width, D or latent], experts.down_proj [E, D or latent, width]
- *         shared.{gate,up,down}_proj.weight, shared_gate.weight [1, D]
- *         latent_down.weight [latent, D], latent_up.weight [D, latent]
+ *         shared.{gate,up,down}_proj.{weight,bias}, shared_gate.weight [1, D]
+ *         latent_down.{weight,bias} [latent, D], latent_up.{weight,bias} [D, latent]
  *
  * Models of deltarule's own type have these names in their files. */
 #ifndef DR_FORMATS_NAMES_NAMES_H

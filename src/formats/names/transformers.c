@@ -14,6 +14,7 @@
 enum { LARGEST = 1 << 24 };
 
 static const dr_key base[] = {
+    DR_KEY_RANGE(REAL, dr_transformers, "router_aux_loss_coef", balance, 0, 1e9),
     SIZE("vocab_size", vocabulary),
     SIZE("hidden_size", hidden),
     SIZE("num_hidden_layers", layers),
@@ -169,6 +170,7 @@ dr_status dr_transformers_feed(const dr_transformers *hf, int64_t index, dr_laye
                                             .gated = true,
                                             .expert = dr_published_swiglu(hf->expert_width).of.forward,
                                             .shared = hf->shared_width,
-                                            .shared_gate = hf->shared_width > 0};
+                                            .shared_gate = hf->shared_width > 0,
+                                            .balance = hf->balance};
     return dr_transformers_add_experts(&mixture, layer);
 }

@@ -16,11 +16,12 @@ typedef struct {
     int64_t experts, chosen, expert_width, shared_width, sparse_step, dense_first;
     const json_t *dense_layers, *mlp_layer_types;
     bool normalised;
+    double balance; /* factor of the balancing loss in training */
     /* experts chosen by sigmoid scores and groups */
     int64_t groups, kept, shared_experts;
     double routed_scale;
     /* linear attention */
-    int64_t linear_heads, linear_value_heads, linear_key_size, linear_value_size, conv_size;
+    int64_t linear_heads, linear_value_heads, linear_key_size, linear_value_size, conv_size, short_conv_size;
     bool negative_eigenvalues;
     /* latent attention */
     int64_t rank, query_rank, plain, turned, value_size;

@@ -191,6 +191,8 @@ static const dr_name_row nemotron_experts[] = {
     SAME("experts.up_proj"), SAME("experts.down_proj"),
     IS("shared.up_proj.weight", "shared_experts.up_proj.weight"), IS("shared.down_proj.weight", "shared_experts.down_proj.weight"),
     IS("latent_down.weight", "fc1_latent_proj.weight"), IS("latent_up.weight", "fc2_latent_proj.weight"),
+    IS("latent_down.bias", "fc1_latent_proj.bias"), IS("latent_up.bias", "fc2_latent_proj.bias"),
+    IS("shared.up_proj.bias", "shared_experts.up_proj.bias"), IS("shared.down_proj.bias", "shared_experts.down_proj.bias"),
 };
 static const dr_name_section nemotron_h[] = {
     MODEL(mamba2_model), LAYER(one_norm), MIXER(MAMBA2, "mixer.", mamba2_mixer), MIXER(ATTENTION, "mixer.", attention),

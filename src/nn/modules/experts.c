@@ -18,7 +18,7 @@ typedef struct {
     dr_module *shared;    /* NULL: there is none */
     int gate, correction; /* list; DR_NO_PARAMETER where there is none */
     int gate_proj, up_proj, down_proj;
-    int into_latent, from_latent;
+    int into_latent, from_latent, into_bias, from_bias;
     int shared_gate;
 } experts;
 
@@ -185,7 +185,8 @@ static dr_status run_experts(const dr_module_call *call, const void *x, const ex
     const bool latent = mixture->into_latent != DR_NO_PARAMETER;
     const dr_linear into = {routed.rows, hidden, inner}, from = {routed.rows, inner, hidden};
     if (latent)
-        DR_TRY(ops->linear_forward(call->backend, &into, x, dr_module_weight(call, mixture->into_latent), NULL, made->latent));
+        DR_TRY(ops->linear_forward(call->backend, &into, x, dr_module_weight(call, mixture->into_latent),
+                                   dr_module_parameter(call, mixture->into_bias), made->latent));
     DR_TRY(ops->experts_gather_forward(call->backend, &routed, inner, made->order, latent ? made->latent : x, use->gathered));
     if (mixture->act.gated)
         DR_TRY(ops->experts_linear_forward(call->backend, &routed, inner, width, made->begins, use->gathered,
@@ -200,7 +201,8 @@ static dr_status run_experts(const dr_module_call *call, const void *x, const ex
     DR_TRY(ops->experts_combine_forward(call->backend, &routed, inner, made->place, made->weights, made->out,
                                         latent ? made->combined : y, false));
     if (!latent) return DR_OK;
-    return ops->linear_forward(call->backend, &from, made->combined, dr_module_weight(call, mixture->from_latent), NULL, y);
+    return ops->linear_forward(call->backend, &from, made->combined, dr_module_weight(call, mixture->from_latent),
+                               dr_module_parameter(call, mixture->from_bias), y);
 }
 
 /* y += the shared expert's output, times its gate */
@@ -280,7 +282,8 @@ static dr_status experts_backward(const dr_module_call *call, const void *x, con
     const dr_linear into = {routed.rows, hidden, inner}, from = {routed.rows, inner, hidden};
     if (latent) {
         DR_TRY(ops->linear_backward(call->backend, &from, made->combined, dr_module_weight(call, mixture->from_latent), d_y,
-                                    use->d_combined, false, dr_module_gradient(call, mixture->from_latent), NULL));
+                                    use->d_combined, false, dr_module_gradient(call, mixture->from_latent),
+                                    dr_module_gradient(call, mixture->from_bias)));
         d_y = use->d_combined;
     }
     DR_TRY(ops->experts_combine_backward(call->backend, &routed, inner, made->place, made->weights, made->out, d_y,
@@ -292,7 +295,8 @@ static dr_status experts_backward(const dr_module_call *call, const void *x, con
         return ops->experts_gather_backward(call->backend, &routed, hidden, made->place, use->d_gathered, d_x, accumulate);
     DR_TRY(ops->experts_gather_backward(call->backend, &routed, inner, made->place, use->d_gathered, use->d_latent, false));
     return ops->linear_backward(call->backend, &into, x, dr_module_weight(call, mixture->into_latent), use->d_latent, d_x,
-                                accumulate, dr_module_gradient(call, mixture->into_latent), NULL);
+                                accumulate, dr_module_gradient(call, mixture->into_latent),
+                                dr_module_gradient(call, mixture->into_bias));
 }
 
 /* d_x is added to. */
@@ -385,6 +389,10 @@ static dr_status add_parameters(experts *mixture, const dr_experts_description *
     if (description->latent > 0) {
         DR_TRY(dr_add_matrix(list, prefix, "latent_down.weight", normal, inner, hidden, 0, &mixture->into_latent));
         DR_TRY(dr_add_matrix(list, prefix, "latent_up.weight", normal, hidden, inner, 0, &mixture->from_latent));
+        if (description->outer_bias) {
+            DR_TRY(dr_add_vector(list, prefix, "latent_down.bias", zero, inner, 0, &mixture->into_bias));
+            DR_TRY(dr_add_vector(list, prefix, "latent_up.bias", zero, hidden, 0, &mixture->from_bias));
+        }
     }
     if (mixture->act.gated)
         DR_TRY(dr_add_matrix(list, prefix, "experts.gate_proj", normal, all, width, inner, &mixture->gate_proj));
@@ -399,6 +407,7 @@ static dr_status add_shared_expert(dr_backend *backend, experts *mixture, const 
     dr_feed_forward_description shared = description->expert;
     char name[sizeof list->at->name];
     shared.width = description->shared;
+    shared.bias = description->outer_bias;
     if (snprintf(name, sizeof name, "%sshared.", prefix) >= (int)sizeof name)
         return dr_fail(DR_ERROR_ARGUMENT, "the name of the parameters %sshared.* is too long", prefix);
     DR_TRY(dr_feed_forward_create(backend, mixture->module.hidden, &shared, description->gated, name, list, &mixture->shared));
@@ -428,6 +437,8 @@ dr_status dr_experts_create(dr_backend *backend, int64_t hidden, const dr_expert
                          .down_proj = DR_NO_PARAMETER,
                          .into_latent = DR_NO_PARAMETER,
                          .from_latent = DR_NO_PARAMETER,
+                         .into_bias = DR_NO_PARAMETER,
+                         .from_bias = DR_NO_PARAMETER,
                          .shared_gate = DR_NO_PARAMETER};
     mixture->module = (dr_module){&mixture->operations, hidden};
     DR_GO(add_parameters(mixture, description, prefix, list));
