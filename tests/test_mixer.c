@@ -224,9 +224,10 @@ static void check_lambda(bool fixed, bool learned, bool negative, double expecte
     for (int64_t i = 0; weight && i < weight->count; i++) of.parameters[weight->offset + i] = 0;
     if (learned) of.parameters[bias->offset] = bias->initial.value;
     module_objective(&of);
-    const double *lambda = dr_recurrent_inputs(&of.call, of.memory).at[DR_INPUT_LAMBDA];
-    for (int64_t i = 0; i < MODULE_ROWS * dr_recurrent_of(&of.call)->value_heads; i++)
-        assert_true(fabs(lambda[i] - expected) <= 1e-15);
+    const dr_recurrent *mixer = dr_recurrent_of(&of.call);
+    const dr_recurrent_memory *memory = of.call.memory;
+    const double *lambda = memory->at[mixer->input[DR_INPUT_LAMBDA]];
+    for (int64_t i = 0; i < MODULE_ROWS * mixer->value_heads; i++) assert_true(fabs(lambda[i] - expected) <= 1e-15);
     module_end(&of);
 }
 

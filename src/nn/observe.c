@@ -16,7 +16,7 @@ bool dr_observed_layer(const dr_session *session, int64_t layer, dr_observed *ob
     const dr_layer *kind = session->model->layers[layer].kind;
     for (int part = 0; part < kind->parts; part++) {
         const dr_module *module = kind->part[part].module;
-        if (module->operations->forward != dr_recurrent_forward) continue;
+        if (module->operations != &dr_recurrent_operations) continue;
         dr_module_call call = dr_model_layer_call(session->model, layer, NULL);
         call.module = module;
         call.layout = session->tokens.layout;

@@ -14,6 +14,7 @@ typedef struct {
     dr_backend *backend;
     const dr_recurrent_description *is;
     dr_recurrent *mixer;
+    dr_recurrent_parts parts;
     dr_layer_parameters *list;
     const char *prefix; /* of its parameters' names */
 } builder;
@@ -45,13 +46,13 @@ static dr_stream new_stream(const builder *b, dr_input input, int64_t heads, int
                        .map_bias = DR_NO_PARAMETER};
 }
 
-static dr_stream *stream_of(const builder *b, dr_input input) {
-    return &b->mixer->stream[b->mixer->of[input]];
+static dr_stream *stream_of(builder *b, dr_input input) {
+    return &b->parts.stream[b->parts.of[input]];
 }
 
 static void add_stream(builder *b, const dr_stream *stream) {
-    b->mixer->stream[b->mixer->streams] = *stream;
-    b->mixer->of[stream->input] = b->mixer->streams++;
+    b->parts.stream[b->parts.streams] = *stream;
+    b->parts.of[stream->input] = b->parts.streams++;
 }
 
 static dr_status add_straight(builder *b, dr_input input, const char *weight, int64_t heads, int64_t dim) {
@@ -147,7 +148,6 @@ static dr_status add_decay_projection(builder *b) {
 }
 
 static dr_status add_decay(builder *b) {
-    dr_recurrent *mixer = b->mixer;
     const dr_gates *gates = &b->is->gates;
     DR_TRY(add_decay_projection(b));
     dr_stream *stream = stream_of(b, DR_INPUT_LOG_DECAY);
@@ -168,7 +168,7 @@ static dr_status add_decay(builder *b) {
     stream->gate.a_log_per_channel = b->is->a_log_per_channel;
     DR_TRY(add_vector(b, "A_log", a_log, stream->heads, b->is->a_log_per_channel ? stream->dim : 0, &stream->map_weight));
     DR_TRY(add_vector(b, "dt_bias", (dr_initial){DR_INITIAL_STEP, 0}, stream->heads * stream->dim, 0, &stream->map_bias));
-    mixer->own.step_bias = stream->map_bias;
+    b->parts.step_bias = stream->map_bias;
     return DR_OK;
 }
 
@@ -201,7 +201,7 @@ static dr_status add_lambda(builder *b, double reach) {
     const dr_gates *gates = &b->is->gates;
     if (!dr_rule_uses(&b->mixer->rule, DR_INPUT_LAMBDA)) return DR_OK;
     if (gates->lambda == DR_LAMBDA_FIXED) {
-        b->mixer->fixed_lambda = reach * gates->lambda_value;
+        b->parts.fixed_lambda = reach * gates->lambda_value;
         return DR_OK;
     }
     const bool learned = gates->lambda_bias_learned;
@@ -221,7 +221,7 @@ static dr_status add_gains(builder *b) {
     const double reach = b->is->gates.negative_eigenvalues ? 2 : 1; /* of a step along the key it erases */
     dr_stream erase_key;
     DR_TRY(add_sigmoid(b, DR_INPUT_BETA, "b_proj.weight", mixer->rule.repeat * heads, 1, reach, 0));
-    if (b->is->beta.bias && mixer->of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(b, DR_INPUT_BETA, "b_proj.bias"));
+    if (b->is->beta.bias && b->parts.of[DR_INPUT_BETA] >= 0) DR_TRY(add_bias(b, DR_INPUT_BETA, "b_proj.bias"));
     if (erases)
         DR_TRY(make_low_rank(b, DR_INPUT_ERASE_KEY, &erase_names, mixer->heads, mixer->key_size, LOW_RANK, true, &erase_key));
     DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GAIN, "gamma_proj.weight", heads, 1, 1, 0));
@@ -251,7 +251,7 @@ static dr_status add_scan(builder *b) {
         DR_TRY(add_vector(b, "dt_bias_atk", (dr_initial){DR_INITIAL_STEP, 0}, heads, 0, &stream->map_bias));
     }
     if (!dr_rule_uses(&mixer->rule, DR_INPUT_SCAN_CENTRE)) return DR_OK;
-    return add_vector(b, "log_atk_scale", (dr_initial){DR_INITIAL_CONSTANT, -0.2}, heads, 0, &b->mixer->own.scan_centre);
+    return add_vector(b, "log_atk_scale", (dr_initial){DR_INITIAL_CONSTANT, -0.2}, heads, 0, &b->parts.scan_centre);
 }
 
 /* ridge = softplus(p) + least, with p such that it starts at one */
@@ -261,7 +261,7 @@ static dr_status add_ridge(builder *b) {
     const double floor = b->is->least_ridge;
     int64_t count = mixer->heads * mixer->key_size;
     DR_TRY(add_vector(b, "ridge", (dr_initial){DR_INITIAL_CONSTANT, log(expm1(1 - floor))}, mixer->heads, mixer->key_size,
-                      &mixer->own.ridge));
+                      &b->parts.ridge));
     void *host = NULL;
     DR_TRY(dr_allocate((size_t)count * sizeof(double), "the least ridge", &host));
     for (int64_t i = 0; i < count; i++) ((double *)host)[i] = floor;
@@ -275,17 +275,17 @@ static dr_status add_ridge(builder *b) {
 
 static dr_status add_output(builder *b) {
     const low_rank gate_names = {"g_proj.0.weight", "g_proj.1.weight", b->is->gate_projection.bias ? "g_proj.1.bias" : NULL};
-    dr_recurrent *mixer = b->mixer;
+    const dr_recurrent *mixer = b->mixer;
     const int64_t heads = mixer->value_heads, dim = mixer->value_size;
-    if (b->is->stepped) DR_TRY(add_vector(b, "D_skip", one, heads, 0, &mixer->own.skip));
+    if (b->is->stepped) DR_TRY(add_vector(b, "D_skip", one, heads, 0, &b->parts.skip));
     if (b->is->gated && b->is->gate_projection.rank > 0)
         DR_TRY(add_low_rank(b, DR_INPUTS, &gate_names, heads, dim, b->is->gate_projection.rank, false));
     else if (b->is->gated)
         DR_TRY(add_straight(b, DR_INPUTS, "g_proj.weight", heads, dim));
     if (b->is->gated && b->is->gate_projection.rank == 0 && b->is->gate_projection.bias)
         DR_TRY(add_bias(b, DR_INPUTS, "g_proj.bias"));
-    DR_TRY(add_vector(b, "o_norm.weight", one, b->is->gate_first ? heads * dim : dim, 0, &mixer->own.output_norm));
-    return add_matrix(b, "o_proj.weight", mixer->module.hidden, heads * dim, 0, &mixer->own.output);
+    DR_TRY(add_vector(b, "o_norm.weight", one, b->is->gate_first ? heads * dim : dim, 0, &b->parts.output_norm));
+    return add_matrix(b, "o_proj.weight", mixer->module.hidden, heads * dim, 0, &b->parts.output);
 }
 
 /* In the order in which the block holds the parameters and d_x is summed over the streams. */
@@ -297,8 +297,9 @@ static dr_status build(builder *b) {
     else if (mixer->rule.decay != DR_DECAY_NONE)
         DR_TRY(add_decay(b));
     DR_TRY(add_gains(b));
-    if (mixer->feedback) DR_TRY(add_vector(b, "decay", one, mixer->heads, 0, &mixer->own.feedback));
-    if (mixer->corrected) DR_TRY(add_vector(b, "D", one, mixer->heads, 0, &mixer->own.correction));
+    if (dr_rule_uses(&mixer->rule, DR_INPUT_FEEDBACK_KEY))
+        DR_TRY(add_vector(b, "decay", one, mixer->heads, 0, &b->parts.feedback));
+    if (b->is->rule.query == DR_QUERY_CORRECTED) DR_TRY(add_vector(b, "D", one, mixer->heads, 0, &b->parts.correction));
     DR_TRY(add_scan(b));
     if (dr_rule_uses(&mixer->rule, DR_INPUT_RIDGE)) DR_TRY(add_ridge(b));
     return add_output(b);
@@ -306,73 +307,26 @@ static dr_status build(builder *b) {
 
 /* ---- the module ----------------------------------------------------------------------------------------------------- */
 
-static dr_status plan(const dr_module *module, dr_backend *backend, const dr_layout *layout, void *plan) {
-    return dr_engine_plan(backend, dr_recurrent_recurrence((const dr_recurrent *)module, layout), layout, plan);
-}
-
-/* Shapes as dr_recurrence_state_shape and the convolution's. */
-static void place_state(const dr_module *module, dr_backend *backend, int64_t sequences, dr_arena *arena, void *memory) {
-    const dr_recurrent *mixer = (const dr_recurrent *)module;
-    const dr_layout layout = {sequences, sequences, NULL};
-    const dr_recurrence recurrence = dr_recurrent_recurrence(mixer, &layout);
-    dr_recurrent_state *state = memory;
-    for (int i = 0; i < mixer->streams; i++) {
-        const dr_stream *stream = &mixer->stream[i];
-        if (stream->map != DR_MAP_CONV) continue;
-        const int64_t count = sequences * (mixer->is.conv_size - 1) * stream->heads * stream->dim;
-        state->conv[i] = dr_arena_take(arena, dr_kind_bytes(backend, DR_NUMBER, count));
-    }
-    dr_engine_place_states(&recurrence, backend, arena, state->at);
-}
-
-static dr_status chunk(const dr_module *module, dr_backend *backend, int64_t *tokens) {
-    const dr_layout layout = {1, 1, NULL};
-    return dr_engine_chunk(backend, dr_recurrent_recurrence((const dr_recurrent *)module, &layout), tokens);
-}
-
-static void destroy(dr_backend *backend, dr_module *module) {
-    dr_recurrent *mixer = (dr_recurrent *)module;
-    if (mixer->constant_decay) backend->ops->free(backend, mixer->constant_decay);
-    if (mixer->ridge_floor) backend->ops->free(backend, mixer->ridge_floor);
-    dr_release(mixer->frequencies);
-    dr_release(mixer);
-}
-
-/* A layer may need any of these, whatever its rule. */
-static const dr_operation needs[] = {
-    DR_OPERATION_LINEAR, DR_OPERATION_GROUPED_LINEAR, DR_OPERATION_RMS_NORM,    DR_OPERATION_L2_NORM, DR_OPERATION_CONV,
-    DR_OPERATION_GATE,   DR_OPERATION_ROTARY,         DR_OPERATION_SCALE_HEADS, DR_OPERATION_ADD,     DR_OPERATIONS};
-
-static const dr_module_operations operations = {.name = "recurrent",
-                                                .needs = needs,
-                                                .plan_size = sizeof(dr_plan),
-                                                .memory_size = sizeof(dr_recurrent_memory),
-                                                .scratch_size = sizeof(dr_recurrent_scratch),
-                                                .state_size = sizeof(dr_recurrent_state),
-                                                .plan = plan,
-                                                .place = dr_recurrent_place,
-                                                .place_scratch = dr_recurrent_place_scratch,
-                                                .place_state = place_state,
-                                                .chunk = chunk,
-                                                .forward = dr_recurrent_forward,
-                                                .backward = dr_recurrent_backward,
-                                                .destroy = destroy};
-
-static void configure(dr_recurrent *mixer, int64_t hidden, const dr_recurrent_description *is) {
-    *mixer = (dr_recurrent){.module = {&operations, hidden},
-                            .is = *is,
-                            .rule = is->rule,
-                            .heads = is->heads,
-                            .value_heads = is->value_heads,
-                            .key_size = is->key_size,
-                            .value_size = is->value_size,
-                            .fixed_lambda = -1,
-                            .own = {DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER,
-                                    DR_NO_PARAMETER, DR_NO_PARAMETER, DR_NO_PARAMETER}};
-    for (int input = 0; input <= DR_INPUTS; input++) mixer->of[input] = -1;
-    mixer->feedback = dr_rule_uses(&is->rule, DR_INPUT_FEEDBACK_KEY);
-    mixer->corrected = is->rule.query == DR_QUERY_CORRECTED;
-    if (mixer->corrected) mixer->rule.query = DR_QUERY_PLAIN;
+static void configure(builder *b, int64_t hidden) {
+    const dr_recurrent_description *is = b->is;
+    *b->mixer = (dr_recurrent){.module = {&dr_recurrent_operations, hidden},
+                               .is = *is,
+                               .rule = is->rule,
+                               .heads = is->heads,
+                               .value_heads = is->value_heads,
+                               .key_size = is->key_size,
+                               .value_size = is->value_size};
+    b->parts = (dr_recurrent_parts){.fixed_lambda = -1,
+                                    .feedback = DR_NO_PARAMETER,
+                                    .correction = DR_NO_PARAMETER,
+                                    .scan_centre = DR_NO_PARAMETER,
+                                    .ridge = DR_NO_PARAMETER,
+                                    .step_bias = DR_NO_PARAMETER,
+                                    .skip = DR_NO_PARAMETER,
+                                    .output_norm = DR_NO_PARAMETER,
+                                    .output = DR_NO_PARAMETER};
+    for (int input = 0; input <= DR_INPUTS; input++) b->parts.of[input] = -1;
+    if (is->rule.query == DR_QUERY_CORRECTED) b->mixer->rule.query = DR_QUERY_PLAIN;
 }
 
 /* A layer is of the backend's kind: what has no operation is refused. */
@@ -387,49 +341,16 @@ dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recu
     void *memory = NULL;
     DR_TRY(check(description));
     DR_TRY(dr_allocate_zero(sizeof(dr_recurrent), "a mixer", &memory));
-    builder b = {backend, description, memory, list, prefix};
-    configure(b.mixer, hidden, description);
+    builder b = {.backend = backend, .is = description, .mixer = memory, .list = list, .prefix = prefix};
+    configure(&b, hidden);
     dr_status status = DR_OK;
     if (description->rotary) status = dr_rotary_make(&description->spectrum, &b.mixer->frequencies, &b.mixer->rotary_factor);
     if (status == DR_OK) status = build(&b);
-    if (status == DR_OK)
+    if (status == DR_OK) {
+        dr_recurrent_list(backend, &b.parts, b.mixer);
         *module = &b.mixer->module;
-    else
-        destroy(backend, &b.mixer->module);
+    } else {
+        dr_recurrent_operations.destroy(backend, &b.mixer->module);
+    }
     return status;
-}
-
-/* ---- a mixer at work ------------------------------------------------------------------------------------------------ */
-
-dr_kind dr_stream_kind(const dr_stream *stream) {
-    return stream->input == DR_INPUTS ? DR_VECTOR : dr_input_kind(stream->input);
-}
-
-dr_gate dr_recurrent_gate(const dr_module_call *call, const dr_stream *stream) {
-    dr_gate gate = stream->gate;
-    gate.to = dr_stream_kind(stream);
-    gate.rows = call->layout.rows * (stream->heads / gate.heads);
-    return gate;
-}
-
-dr_rotary dr_recurrent_rotary(const dr_module_call *call, const dr_stream *stream) {
-    return (dr_rotary){.layout = call->layout,
-                       .heads = stream->heads,
-                       .size = stream->dim,
-                       .row = stream->heads * stream->dim,
-                       .dim = stream->dim,
-                       .factor = dr_recurrent_of(call)->rotary_factor,
-                       .frequencies = dr_recurrent_of(call)->frequencies,
-                       .offset = call->seen};
-}
-
-dr_recurrence dr_recurrent_recurrence(const dr_recurrent *mixer, const dr_layout *layout) {
-    return (dr_recurrence){.rule = &mixer->rule,
-                           .forget = DR_FORGET,
-                           .layout = {layout->sequences, layout->rows, NULL},
-                           .key_heads = mixer->heads,
-                           .value_heads = mixer->value_heads,
-                           .key_size = mixer->key_size,
-                           .value_size = mixer->value_size,
-                           .scale = mixer->is.query_scale};
 }
