@@ -263,6 +263,13 @@ static inline const dr_gate *spy_gate(dr_gate_kind kind) {
     return NULL;
 }
 
+/* Whether any gate of this kind had this multiplier. */
+static inline bool spy_has_gate(dr_gate_kind kind, double multiplier) {
+    for (int i = 0; i < spy.gates; i++)
+        if (spy.gate[i].kind == kind && spy.gate[i].multiplier == multiplier) return true;
+    return false;
+}
+
 static void spy_write_corpus(void) {
     char name[64], text[512];
     for (int i = 0; i < 30; i++) {

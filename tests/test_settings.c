@@ -355,7 +355,7 @@ static void check_negative_eigenvalues(void) {
 
 static void check_force(void) {
     SPY_RUN("rule", "pgdn", "negative_eigenvalues", "true", "force", "true");
-    assert_true(spy_gate(DR_GATE_SIGMOID)->multiplier == 2);
+    assert_true(spy_has_gate(DR_GATE_SIGMOID, 2));
     dr_train_options *options;
     dr_run *run;
     must(dr_train_options_create(&options));
