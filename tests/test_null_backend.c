@@ -75,7 +75,6 @@ static void test_rule(void **unused) {
     HARMLESS(dr_rule_uses, "rule", == false, NULL, DR_INPUT_QUERY);
     HARMLESS(dr_rule_uses, "rule", == false, NULL, DR_INPUT_BETA);
     HARMLESS(dr_rule_carries, "rule", == false, NULL, DR_STATE_S);
-    HARMLESS(dr_rule_has_layer, "rule", == false, NULL);
     REFUSED(dr_rule_read_text, "text", NULL, &rule, &gates);
     REFUSED(dr_rule_read_text, "rule", json, NULL, &gates);
     ALLOWED(dr_rule_read_text, "gates", json, &rule, NULL);

@@ -226,10 +226,6 @@ DR_API int dr_rule_steps(const dr_rule *rule);
 DR_API bool dr_rule_uses(const dr_rule *rule, dr_input input);
 DR_API bool dr_rule_carries(const dr_rule *rule, dr_state_kind state);
 
-/* Whether layers make all that the rule reads; false of NULL. A rule without a layer runs through dr_recurrence_forward and its
- * like only. */
-DR_API bool dr_rule_has_layer(const dr_rule *rule);
-
 /* The name of an input ("erase_key"), of a state ("S"), of an option of an axis ("preconditioned"). */
 DR_API const char *dr_input_name(dr_input input);
 DR_API const char *dr_state_name(dr_state_kind state);

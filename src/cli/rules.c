@@ -31,10 +31,7 @@ static void print_axes(const dr_rule *rule) {
 }
 
 static void print_layer(const dr_rule *rule) {
-    if (dr_rule_has_layer(rule))
-        printf("    layer of family %s\n", dr_family_name(rule->family));
-    else
-        printf("    no layer: it runs through dr_recurrence_forward and `deltarule bench op`, not in a model\n");
+    printf("    layer of family %s\n", dr_family_name(rule->family));
 }
 
 static void print_rule(const dr_rule *rule) {

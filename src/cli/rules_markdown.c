@@ -72,7 +72,7 @@ static void print_overview(void) {
             if (dr_rule_carries(rule, (dr_state_kind)s)) printf(" %s", dr_state_name((dr_state_kind)s));
         printf(" | ");
         print_cost(rule);
-        printf(" | %s |\n", dr_rule_has_layer(rule) ? dr_family_name(rule->family) : "none");
+        printf(" | %s |\n", dr_family_name(rule->family));
     }
 }
 
@@ -146,10 +146,6 @@ static dr_status print_layer(dr_backend *backend, const dr_rule *rule) {
     config.value_size = V;
     config.intermediate = 0;
     dr_status status = dr_model_create(backend, &config, 1, &model);
-    if (status == DR_ERROR_UNSUPPORTED) {
-        printf("none: %s", dr_last_error());
-        return DR_OK;
-    }
     if (status != DR_OK) return status;
     printf("family %s: ", dr_family_name(rule->family));
     print_parameters(rule, model);
@@ -209,11 +205,9 @@ static dr_status print_rule(dr_backend *backend, const dr_rule *rule) {
 }
 
 static void print_introduction(void) {
-    int with_layer = 0;
-    for (int i = 0; i < dr_rule_count(); i++) with_layer += dr_rule_has_layer(dr_rule_at(i));
     printf(
         "# Rules\n\n"
-        "The %d named rules, %d of them with a layer. This page is printed by `deltarule rules --markdown` and held against it "
+        "The %d named rules, each with a layer. This page is printed by `deltarule rules --markdown` and held against it "
         "by\n"
         "the tests; the symbols are those of [notation.md](notation.md), and [adding-a-rule.md](adding-a-rule.md) tells how to "
         "compose\nothers.\n\n"
@@ -224,9 +218,8 @@ static void print_introduction(void) {
         "of them in products of matrices ([chunkwise.md](chunkwise.md)).\n\n"
         "*States*: of one sequence. *Layer*: the parameters of the mixer in a model, as `model.safetensors` names them below "
         "`model.layers.N.attn`,\nwith the output gate, convolutions and norms of the rule's family; D is the width of the "
-        "model, the kernel of a convolution is 4.\nA rule without a layer runs through `dr_recurrence_forward` and "
-        "`deltarule bench op`, not in a model.\n\n",
-        dr_rule_count(), with_layer);
+        "model, the kernel of a convolution is 4.\n\n",
+        dr_rule_count());
 }
 
 dr_status cli_print_rules_markdown(void) {

@@ -90,11 +90,6 @@ static dr_status check_negative_eigenvalues(const dr_model_config *config) {
 }
 
 static dr_status check_layer(const dr_rule *rule, const dr_layer_family *family) {
-    const dr_input unmade = dr_rule_unmade(rule);
-    if (unmade != DR_INPUTS)
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "the rule reads %s, for which there is no layer; it runs through dr_recurrence_forward only",
-                       dr_input_name(unmade));
     if (family->stepped && (rule->decay != DR_DECAY_SCALAR || rule->repeat > 1))
         return dr_fail(DR_ERROR_ARGUMENT,
                        "family %s multiplies the value by the step that a scalar decay comes from, but the rule has decay %s "

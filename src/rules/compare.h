@@ -17,7 +17,4 @@ const dr_rule *dr_rule_with_axes(const dr_rule *rule);
 /* The family of its layers; never DR_FAMILY_AUTO. */
 dr_family dr_rule_family(const dr_rule *rule);
 
-/* The first input that the rule reads and no layer makes, or DR_INPUTS. */
-dr_input dr_rule_unmade(const dr_rule *rule);
-
 #endif

@@ -95,7 +95,6 @@ static void fail_unknown(const char *name) {
         const char *candidate = dr_rule_at(i)->name;
         int distance = dr_edit_distance(name, candidate);
         append_name(all, sizeof all, ", ", candidate);
-        if (!dr_rule_has_layer(dr_rule_at(i))) append_name(all, sizeof all, " ", "(no layer)");
         if (distance < least) near[0] = '\0', least = distance;
         if (distance == least && distance < 3) append_name(near, sizeof near, " or ", candidate);
     }
@@ -194,45 +193,6 @@ bool dr_rule_uses(const dr_rule *rule, dr_input input) {
     for (int i = 0; i < rule->rows; i++)
         if (row_uses(&rule->row[i], input)) return true;
     return false;
-}
-
-/* Whether a layer makes the input: from the hidden vectors, or as a parameter. */
-static bool is_made(dr_input input) {
-    switch (input) {
-    case DR_INPUT_FREE_READ:
-    case DR_INPUT_FREE_WRITE:
-    case DR_INPUT_RATE:
-    case DR_INPUTS:
-        return false;
-    case DR_INPUT_QUERY:
-    case DR_INPUT_KEY:
-    case DR_INPUT_VALUE:
-    case DR_INPUT_LOG_DECAY:
-    case DR_INPUT_BETA:
-    case DR_INPUT_ERASE_KEY:
-    case DR_INPUT_ERASE_GAIN:
-    case DR_INPUT_LAMBDA:
-    case DR_INPUT_FEEDBACK_KEY:
-    case DR_INPUT_ERASE_GATE:
-    case DR_INPUT_WRITE_GATE:
-    case DR_INPUT_CORRECTION:
-    case DR_INPUT_SCAN_LOG_DECAY:
-    case DR_INPUT_SCAN_GAIN:
-    case DR_INPUT_SCAN_CENTRE:
-    case DR_INPUT_RIDGE:
-        return true;
-    }
-    return false;
-}
-
-dr_input dr_rule_unmade(const dr_rule *rule) {
-    dr_input input = 0;
-    while (input < DR_INPUTS && (!dr_rule_uses(rule, input) || is_made(input))) input++;
-    return input;
-}
-
-bool dr_rule_has_layer(const dr_rule *rule) {
-    return rule && dr_rule_unmade(rule) == DR_INPUTS;
 }
 
 /* ---- gates of layers ------------------------------------------------------------------------------------------------ */

@@ -162,7 +162,6 @@ memory='first_seconds workspace_forward'
     bench 2 'no rule is named ""' op --against kda,
     bench 2 '--against takes up to 15 rules' op --against 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16
     bench 2 'gdn' train --rule gdm
-    bench 1 'reads rate' train --rule rwkv7 $tiny
     bench 1 'no-such.json' op --rule no-such.json
     bench 2 '3 value heads are not a multiple of 2 key heads' op $small --value-heads 3
     bench 2 '--tokens takes a whole number' op --tokens 0

@@ -82,8 +82,6 @@ train 1 'no-such.json' --rule no-such.json --corpus corpus
 train 2 'scan gram' --rule senseless.json --corpus corpus
 train 1 'row 2' --rule mistyped.json --corpus corpus
 train 2 'rwkv7' --rule rwkv --corpus corpus
-train 1 'reads rate' --rule rwkv7 --corpus corpus
-train 1 'reads free_read' --rule dplr --corpus corpus
 
 # The configuration file.
 config() { echo "$3" >config.json; expect "$1" "$2" "$deltarule" train --corpus corpus --out out --config config.json; }

@@ -18,7 +18,6 @@ refuse 1 'there is no memory' --hidden 16384 --layers 100
 refuse 1 'there is no memory' --batch 100000 --seq-len 20000
 refuse 2 'corpus' --corpus no-such-text
 refuse 2 'heads' --heads 3
-refuse 1 'no layer' --rule dplr
 # shellcheck disable=SC3045 # dash and bash have it
 limited() { (ulimit -v 600000 && exec "$deltarule" "$@"); }
 if ! grep -q __asan_init "$deltarule" && ! grep -q __tsan_init "$deltarule"; then

@@ -213,6 +213,14 @@ static dr_status add_lambda(builder *b, double reach) {
     return add_vector(b, "lamb_bias", low, 1, 0, &stream->map_bias);
 }
 
+/* A key that is neither the key nor made from it: unit, so that a step multiplies no direction by more than two. */
+static dr_status add_free_key(builder *b, dr_input input, const char *weight) {
+    if (!dr_rule_uses(&b->mixer->rule, input)) return DR_OK;
+    DR_TRY(add_straight(b, input, weight, b->mixer->heads, b->mixer->key_size));
+    stream_of(b, input)->length = DR_LENGTH_UNIT;
+    return DR_OK;
+}
+
 static dr_status add_gains(builder *b) {
     static const low_rank erase_names = {"e_proj.0.weight", "e_proj.1.weight", NULL};
     const dr_recurrent *mixer = b->mixer;
@@ -228,10 +236,13 @@ static dr_status add_gains(builder *b) {
     DR_TRY(add_lambda(b, reach));
     DR_TRY(add_sigmoid(b, DR_INPUT_ERASE_GATE, "erase_gate_proj.weight", heads, mixer->key_size, reach, 0));
     DR_TRY(add_sigmoid(b, DR_INPUT_WRITE_GATE, "write_gate_proj.weight", heads, mixer->value_size, 1, 0));
-    if (!erases) return DR_OK;
-    erase_key.length = DR_LENGTH_UNIT;
-    add_stream(b, &erase_key);
-    return DR_OK;
+    if (erases) {
+        erase_key.length = DR_LENGTH_UNIT;
+        add_stream(b, &erase_key);
+    }
+    DR_TRY(add_free_key(b, DR_INPUT_FREE_READ, "free_read_proj.weight"));
+    DR_TRY(add_free_key(b, DR_INPUT_FREE_WRITE, "free_write_proj.weight"));
+    return add_sigmoid(b, DR_INPUT_RATE, "rate_proj.weight", mixer->heads, mixer->key_size, reach, 0);
 }
 
 /* ---- the diagonal scan and what is read through it ------------------------------------------------------------------ */
