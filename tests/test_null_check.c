@@ -34,6 +34,9 @@ static void test_experiment(void **unused) {
     ALLOWED(dr_experiment_open, "options", file, NULL, &made);
     REFUSED(dr_experiment_open, "experiment", file, NULL, NULL);
     NOTHING(dr_experiment_close, "experiment", NULL);
+    int descriptor;
+    REFUSED(dr_experiment_hold, "folder", NULL, 0, &descriptor);
+    REFUSED(dr_experiment_hold, "descriptor", folder, 0, NULL);
     HARMLESS(dr_experiment_title, "experiment", == NULL, NULL);
     HARMLESS(dr_experiment_source, "experiment", == NULL, NULL);
     HARMLESS(dr_experiment_cells, "experiment", == 0, NULL);

@@ -37,6 +37,7 @@ typedef struct {
     int running, limit;
     int begun, failed, next; /* next: the cell to look at */
     bool told;               /* the runs were told to end */
+    int lock;                /* descriptor of the folder's lock */
 } sweep;
 
 static double now(void) {
@@ -60,6 +61,7 @@ static void become(const sweep *self, int cell, int output, pid_t parent) {
                                  NULL};
     const char *const again[] = {
         "deltarule", "train", "--resume", run, "--backend", self->options->backend, "--threads", self->options->threads, NULL};
+    fcntl(self->lock, F_SETFD, 0); /* so that the folder is free when all its runs have ended */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it was killed before this call */
     setpgid(0, 0);
@@ -182,8 +184,11 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
         fprintf(stderr, "deltarule experiment: out of memory\n");
         return 1;
     }
-    *self = (sweep){.experiment = experiment, .folder = folder, .options = options, .limit = limit_of(options)};
-    int status = 0;
+    *self = (sweep){.experiment = experiment, .folder = folder, .options = options, .limit = limit_of(options), .lock = -1};
+    /* a moment for the runs of a process that was killed: they end after it */
+    dr_status held = dr_experiment_hold(folder, 10, &self->lock);
+    if (held == DR_OK) held = dr_experiment_load(experiment, folder);
+    int status = held == DR_OK ? 0 : cli_failure(&cli_experiment, held);
     while (status == 0 && (self->running > 0 || may_begin(self))) {
         if (cli_interrupted()) tell_all_to_end(self);
         while (status == 0 && may_begin(self)) {
@@ -193,6 +198,7 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
         if (status == 0 && self->running > 0) status = serve(self);
     }
     if (status) tell_all_to_end(self);
+    if (self->lock >= 0) close(self->lock);
     for (; self->running > 0; self->running--) waitpid(self->jobs[self->running - 1].process, NULL, 0);
     if (status == 0) status = cli_interrupted() ? CLI_STATUS_INTERRUPTED : self->failed ? 1 : 0;
     free(self);

@@ -153,8 +153,7 @@ static dr_status tell(const cli_flag *flags, const dr_experiment *experiment) {
 }
 
 static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const char *folder) {
-    dr_status status = dr_experiment_load(experiment, folder);
-    if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    dr_status status = DR_OK;
     int exit_status = 0;
     if (!cli_flag_boolean(&flags[TABLE])) {
         const cli_cells_options options = {.jobs = (int)cli_flag_integer(&flags[JOBS]),
@@ -166,6 +165,8 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
         status = dr_experiment_write(experiment, folder);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);
+    } else if ((status = dr_experiment_load(experiment, folder)) != DR_OK) {
+        return cli_failure(&cli_experiment, status);
     }
     status = tell(flags, experiment);
     return status == DR_OK ? exit_status : cli_failure(&cli_experiment, status);

@@ -4,6 +4,7 @@
  * resumed. So a kill at any moment loses no more than the steps since the last checkpoint of the runs at hand. Measures are
  * the columns of metrics.csv: those of an evaluation as its last line has them, those of every step as the mean of the last
  * twentieth of the steps, which says more of a noisy loss than one step. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
@@ -11,12 +12,15 @@
 #include "formats/file.h"
 #include "formats/folder.h"
 #include "formats/json.h"
+#include "formats/lock.h"
 
 #include <deltarule/train.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 enum { MOST_COLUMNS = 64, MOST_METRICS_BYTES = 1 << 28, PATH_SIZE = 4096 };
 
@@ -106,6 +110,23 @@ static dr_status load_cell(dr_cell *cell, const char *folder) {
     }
     json_decref(object);
     return status;
+}
+
+dr_status dr_experiment_hold(const char *folder, double seconds, int *descriptor) {
+    DR_NEED(folder);
+    DR_NEED(descriptor);
+    char path[PATH_SIZE];
+    DR_TRY(path_in(path, folder, "lock", ""));
+    DR_TRY(dr_folder_make(folder));
+    const double until = dr_clock_now() + seconds;
+    int held;
+    while ((held = dr_lock_take(path)) < 0 && errno == EWOULDBLOCK && dr_clock_now() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    if (held < 0 && errno == EWOULDBLOCK)
+        return dr_fail(DR_ERROR_IO, "another process runs the experiment in %s: wait for it, or choose another folder", folder);
+    if (held < 0) return dr_fail(DR_ERROR_IO, "%s cannot be locked: %s", path, dr_system_text(errno));
+    *descriptor = held;
+    return DR_OK;
 }
 
 dr_status dr_experiment_load(dr_experiment *experiment, const char *folder) {
