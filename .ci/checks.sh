@@ -174,12 +174,12 @@ tidy_all() {
     tidy 7200 "${files[@]}"
 }
 
-# python_environment: makes the environment with PyTorch that CTest's test `python` and `make python-test` take, once for a set of
-# versions; without it the reason is told, and tests of PyTorch are skipped.
+# python_environment SECONDS: makes, in that time at most, the environment with PyTorch that CTest's test `python` and
+# `make python-test` take, once for a set of versions; without it the reason is told, and tests of PyTorch are skipped.
 python_environment() {
-    if ! { "$source/tools/install-packages" python && timeout 1200 "$source/tools/python-environment"; } >"$work/log" 2>&1 </dev/null; then
+    if ! { "$source/tools/install-packages" python && timeout "$1" "$source/tools/python-environment"; } >"$work/log" 2>&1 </dev/null; then
         tail -n 5 "$work/log"
-        skip 'Python package with PyTorch' "no environment for it: $(tail -n 1 "$work/log")"
+        skip 'Python package with PyTorch' "no environment for it within $1 s: $(tail -n 1 "$work/log")"
         return 1
     fi
 }
