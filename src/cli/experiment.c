@@ -68,7 +68,7 @@ static char **list_names(const char *folder, int *count) {
 }
 
 static void free_names(char **names, int count) {
-    for (int i = 0; i < count; i++) free(names[i]);
+    for (int i = 0; names && i < count; i++) free(names[i]);
     free(names);
 }
 

@@ -96,6 +96,7 @@ static int read_key(const char *path, char **key) {
     }
     if (!*key || **key) return 0;
     free(*key);
+    *key = NULL;
     return cli_usage(&cli_serve, "the API key is empty: its file must begin with it");
 }
 

@@ -105,8 +105,7 @@ static dr_status score_continuation(dr_asker *asker, const char *context, const 
     while (length > 0 && is_blank(context[length - 1])) length--;
     DR_TRY(dr_allocate(whole_length + 1, "an item", &memory));
     char *whole = memory;
-    memcpy(whole, context, strlen(context));
-    memcpy(whole + strlen(context), continuation, strlen(continuation) + 1);
+    stpcpy(stpcpy(whole, context), continuation);
     dr_status status;
     asker->count = 0;
     const bool starts = !asker->options->no_start || length == 0;

@@ -64,13 +64,14 @@ static size_t white_space(const char *text) {
 /* The parts that runs of white space divide a text into, empty ones at its ends too. */
 static int64_t count_words(const char *text) {
     int64_t words = 1;
-    for (size_t bytes; *text;) {
-        if ((bytes = white_space(text)) == 0) {
+    while (*text) {
+        size_t bytes = white_space(text);
+        if (bytes == 0) {
             text++;
             continue;
         }
         words++;
-        while ((bytes = white_space(text)) > 0) text += bytes;
+        for (; bytes > 0; bytes = white_space(text)) text += bytes;
     }
     return words;
 }

@@ -135,7 +135,7 @@ static inline int64_t dr_common_multiple(int64_t a, int64_t b) {
         x = y;
         y = rest;
     }
-    return a / x * b;
+    return x > 0 ? a / x * b : 0;
 }
 
 /* Bytes of so many columns of the call's rows. */

@@ -25,13 +25,12 @@ dr_status dr_model_grain(const dr_model *model, int64_t *tokens) {
         DR_TRY(dr_layer_chunk(&model->kinds[i], model->backend, &chunk));
         grain = dr_common_multiple(grain, chunk);
     }
-    grain *= (LEAST_GRAIN + grain - 1) / grain;
-    if (grain > DR_ATTEND_BACK)
+    if (grain < 1 || grain > DR_ATTEND_BACK)
         return dr_fail(DR_ERROR_UNSUPPORTED,
                        "the chunks of the model's layers have %" PRId64
                        " tokens as their common multiple; a pool of slots needs at most %d",
                        grain, DR_ATTEND_BACK);
-    *tokens = grain;
+    *tokens = grain * ((LEAST_GRAIN + grain - 1) / grain);
     return DR_OK;
 }
 
@@ -76,7 +75,7 @@ static dr_status plan_calls(dr_pool *pool) {
     DR_TRY(dr_session_prepare(pool->decode, DR_PHASE_DECODE, &steps, slots, true, false));
     DR_TRY(dr_session_create(pool->model, &pool->read));
     DR_TRY(dr_session_prepare(pool->read, DR_PHASE_FORWARD, &longest, rows, true, false));
-    for (int64_t i = 0; i <= many; i++) pool->begins[i] = rows / many * i + (i < rows % many ? i : rows % many);
+    for (int64_t i = 1; i < many; i++) pool->begins[i] = pool->begins[i - 1] + (rows - pool->begins[i - 1]) / (many - i + 1);
     return dr_session_prepare(pool->read, DR_PHASE_FORWARD, &longest, rows, true, false);
 }
 

@@ -228,15 +228,13 @@ static dr_status find(dr_prefixes *prefixes, const uint64_t *hashes, const int32
     prefixes->counts.tokens_asked += count;
     for (;;) {
         int64_t i = find_longest(prefixes, hashes, ids, count, inexact);
-        if (i < 0) break;
+        if (i < 0 || !prefixes->at) break;
         dr_prefix *prefix = &prefixes->at[i];
         prefix->used = ++prefixes->clock;
         if (!prefix->state) {
-            bool damaged = false;
-            DR_TRY(dr_prefix_read_file(prefixes, i, &damaged));
-            if (damaged) continue;
-            dr_model_state *read = prefix->state;
-            prefix->state = NULL;
+            dr_model_state *read;
+            DR_TRY(dr_prefix_read_file(prefixes, i, &read));
+            if (!read) continue;                            /* damaged, and out of the list */
             if (bytes_of(read) > prefixes->options.bytes) { /* of a store with a larger bound */
                 dr_model_state_destroy(read);
                 prefixes->counts.too_large++;

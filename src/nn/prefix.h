@@ -49,8 +49,9 @@ dr_status dr_prefix_open_folder(dr_prefixes *prefixes);
 dr_status dr_prefix_write_file(dr_prefixes *prefixes, int64_t index);
 /* Counts a file as not there. */
 void dr_prefix_forget_file(dr_prefixes *prefixes, dr_prefix *prefix);
-/* The state of a prefix that only its file has. *damaged: there is none, and the file is gone. */
-dr_status dr_prefix_read_file(dr_prefixes *prefixes, int64_t index, bool *damaged);
+/* The state of a prefix that only its file has, for the caller to keep or destroy. NULL: the file was damaged, and it and the
+ * prefix are gone. */
+dr_status dr_prefix_read_file(dr_prefixes *prefixes, int64_t index, dr_model_state **state);
 /* Removes files that were used least lately until the bound holds; drops prefixes that have nothing left. */
 void dr_prefix_bound_files(dr_prefixes *prefixes);
 

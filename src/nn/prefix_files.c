@@ -147,19 +147,20 @@ dr_status dr_prefix_write_file(dr_prefixes *prefixes, int64_t index) {
     return DR_OK;
 }
 
-dr_status dr_prefix_read_file(dr_prefixes *prefixes, int64_t index, bool *damaged) {
+dr_status dr_prefix_read_file(dr_prefixes *prefixes, int64_t index, dr_model_state **state) {
     dr_prefix *prefix = &prefixes->at[index];
+    dr_model_state *read = NULL;
     char path[PATH_MAX];
+    *state = NULL;
     DR_TRY(path_of(prefixes, prefix, path));
-    dr_status status = dr_state_file_read(prefixes->model, prefixes->identity, path, &prefix->state);
-    if (status == DR_OK && (prefix->state->sequences != 1 || prefix->state->seen[0] != prefix->sequence.tokens ||
-                            prefix->state->hash[0] != prefix->sequence.hash)) {
-        dr_model_state_destroy(prefix->state);
-        prefix->state = NULL;
+    dr_status status = dr_state_file_read(prefixes->model, prefixes->identity, path, &read);
+    if (status == DR_OK &&
+        (read->sequences != 1 || read->seen[0] != prefix->sequence.tokens || read->hash[0] != prefix->sequence.hash)) {
+        dr_model_state_destroy(read);
         status = DR_ERROR_FORMAT;
     }
+    if (status == DR_OK) *state = read;
     if (status == DR_OK || status == DR_ERROR_MEMORY) return status;
-    *damaged = true;
     if (access(path, F_OK) == 0) prefixes->counts.files_damaged++; /* else another process removed it */
     unlink(path);
     dr_prefix_forget_file(prefixes, prefix);

@@ -9,9 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-static const dr_probe_kind_entry *const kinds[] = {&dr_probe_value, &dr_probe_preconditioner, &dr_probe_erase};
+enum { KINDS = 3 };
 
-enum { KINDS = sizeof kinds / sizeof *kinds };
+static const dr_probe_kind_entry *const kinds[KINDS] = {&dr_probe_value, &dr_probe_preconditioner, &dr_probe_erase};
 
 const char *dr_probe_kind(int index) {
     return index >= 0 && index < KINDS ? kinds[index]->name : NULL;
