@@ -39,10 +39,10 @@ typedef enum {
     DR_CELL_DONE
 } dr_cell_state;
 
-/* Makes the experiment's folder and holds its lock, so that one process at a time runs cells there. Whoever begins processes for
- * them leaves *descriptor open in them: then the folder is free when the last has ended. Where another process holds it, it is
- * waited for, `seconds` at most. DR_ERROR_IO: it is still held, or the folder cannot be made or locked. Closing *descriptor lets
- * go of it. */
+/* Makes the experiment's folder and holds its lock, so that one process at a time runs cells there. Whoever begins processes
+ * for them leaves *descriptor open in them: then the folder is free when the last has ended. Where another process holds it, it
+ * is waited for, `seconds` at most. DR_ERROR_IO: it is still held, or the folder cannot be made or locked. Closing *descriptor
+ * lets go of it. */
 DR_API dr_status dr_experiment_hold(const char *folder, double seconds, int *descriptor);
 
 /* Learns which cells are done in an experiment's folder, where each has the subfolder of its name. A folder that is not there
