@@ -122,7 +122,7 @@ static dr_status score_chunk(const dr_slot_shared *shared, dr_part *part, int64_
     dr_status status = DR_OK;
     for (int64_t i = 0; i < top; i++) tops[i] = (dr_token_logprob){.id = -1};
     for (int64_t t = from - (from == 0); t < from + rows && t + 1 < part->prompt_count && status == DR_OK; t++) {
-        dr_token_logprob token = {.id = part->prompt[t + 1], .logprob = NAN};
+        dr_token_logprob token = {.id = part->prompt[t + 1], .logprob = (double)NAN};
         if (t >= 0)
             status = dr_token_logprobs(logits + (t - from) * shared->vocabulary, shared->vocabulary, token.id, &token.logprob,
                                        top ? tops : NULL, top);
