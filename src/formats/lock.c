@@ -21,18 +21,26 @@ static void drop(int descriptor) {
     errno = why;
 }
 
-static int lock(int descriptor) {
+static int lock(int descriptor, int kind) {
     int locked;
-    do locked = flock(descriptor, LOCK_EX | LOCK_NB);
+    do locked = flock(descriptor, kind | LOCK_NB);
     while (locked != 0 && errno == EINTR);
     return locked;
+}
+
+bool dr_lock_held(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) return false;
+    const bool held = lock(descriptor, LOCK_SH) != 0 && errno == EWOULDBLOCK;
+    close(descriptor);
+    return held;
 }
 
 int dr_lock_take(const char *path) {
     for (;;) {
         int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
         if (descriptor < 0) return -1;
-        if (lock(descriptor) != 0) {
+        if (lock(descriptor, LOCK_EX) != 0) {
             drop(descriptor);
             return -1;
         }

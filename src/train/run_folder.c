@@ -147,7 +147,8 @@ dr_status dr_run_folder_check(const char *folder) {
                                : dr_fail(DR_ERROR_IO, "%s: cannot make the run folder: %s", folder, dr_system_text(errno));
     if (!S_ISDIR(about.st_mode)) return dr_fail(DR_ERROR_IO, "%s: cannot make the run folder: it is a file", folder);
     DR_TRY(lock_path(folder, &path));
-    bool held = read_holder(path, holder);
+    /* the process that the file names may have ended and still be there until its parent asks for its status */
+    bool held = read_holder(path, holder) && dr_lock_held(path);
     dr_status status = held ? fail_held(folder, path) : check_contents(folder);
     dr_release(path);
     return status;

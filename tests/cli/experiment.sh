@@ -43,7 +43,6 @@ while [ $tries -lt 15 ]; do
     wait $process 2>/dev/null || true
     expect 0 'kda' "$deltarule" experiment tiny.json --out killed --table
 done
-sleep 3 # a run that the last kill has not reached yet holds its folder
 expect 0 '2/2' "$deltarule" experiment tiny.json --out killed --jobs 2
 diff table stdout || fail 'after kills the table is another one'
 

@@ -82,6 +82,12 @@ expect 0 'model: empty' "$deltarule" train $tiny --steps 2 --out empty
 # shellcheck disable=SC2086
 expect 2 'holds a run already' "$deltarule" train $tiny --steps 2 --out empty
 
+# A lock that nobody holds is no lock, though it names a process that lives: a run that was killed may be waited for by nobody.
+mkdir stale
+echo "$$ $(uname -n)" >stale/.lock
+# shellcheck disable=SC2086
+expect 0 'model: stale' "$deltarule" train $tiny --steps 2 --out stale
+
 # Many starts at once: one trains, the others say who does and leave nothing in its folder.
 # start COUNT ARGUMENTS...: starts so many at once; their statuses are in ended.1, ended.2 ..
 start() {

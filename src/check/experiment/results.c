@@ -21,7 +21,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { MOST_COLUMNS = 64, MOST_METRICS_BYTES = 1 << 28, PATH_SIZE = 4096 };
 
@@ -113,22 +112,16 @@ static dr_status load_cell(dr_cell *cell, const char *folder) {
     return status;
 }
 
-/* A lock that its holder may be about to let go of; -1 with errno: it cannot be taken in that time. */
-static int take_within(const char *path, double seconds) {
-    const double until = dr_clock_now() + seconds;
-    int held;
-    while ((held = dr_lock_take(path)) < 0 && errno == EWOULDBLOCK && dr_clock_now() < until)
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    return held;
-}
-
 dr_status dr_experiment_hold(const char *folder, double seconds, int *descriptor) {
     DR_NEED(folder);
     DR_NEED(descriptor);
     char path[PATH_SIZE];
     DR_TRY(path_in(path, folder, "lock", ""));
     DR_TRY(dr_folder_make(folder));
-    const int held = take_within(path, seconds);
+    const double until = dr_clock_now() + seconds;
+    int held;
+    while ((held = dr_lock_take(path)) < 0 && errno == EWOULDBLOCK && dr_clock_now() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (held < 0 && errno == EWOULDBLOCK)
         return dr_fail(DR_ERROR_IO, "another process runs the experiment in %s: wait for it, or choose another folder", folder);
     if (held < 0) return dr_fail(DR_ERROR_IO, "%s cannot be locked: %s", path, dr_system_text(errno));
@@ -168,16 +161,6 @@ static dr_status write_object(const char *path, const json_t *object) {
     return status;
 }
 
-/* A run that was killed lets go of the experiment's folder and of its own one after the other; the run that goes on waits for
- * the second too. Where it is held for longer, that run says by whom. */
-static dr_status wait_for_run(const char *folder, const char *cell) {
-    char path[PATH_SIZE];
-    DR_TRY(path_in(path, folder, cell, "/.lock"));
-    const int held = is_there(path) ? take_within(path, 5) : -1;
-    if (held >= 0) close(held);
-    return DR_OK;
-}
-
 dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell) {
     DR_NEED(experiment);
     DR_NEED(folder);
@@ -185,7 +168,6 @@ dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *fol
     char path[PATH_SIZE];
     DR_TRY(path_in(path, folder, experiment->cell[cell].name, ".json"));
     DR_TRY(dr_folder_make(folder));
-    DR_TRY(wait_for_run(folder, experiment->cell[cell].name));
     return write_object(path, experiment->cell[cell].settings);
 }
 
