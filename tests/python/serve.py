@@ -313,7 +313,8 @@ def test_wrong_start(server, command, model):
 def test_signals(server, command, model):
     """SIGHUP reads the models anew while answers go on; a broken folder changes nothing; SIGTERM finishes what has begun."""
     own = served.Server(command, f"mine={model}", "--slots", "2")
-    body = {"prompt": PROMPT, "max_tokens": 500, "temperature": 0, "ignore_eos": True}
+    # so long that answers are still being made when the signals come
+    body = {"prompt": PROMPT, "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
     alone = own.post("/v1/completions", body)["choices"]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(own.post, "/v1/completions", body) for _ in range(3)]
