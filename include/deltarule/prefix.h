@@ -3,8 +3,9 @@
  * while prompts were read (dr_pool_item.snapshots) and at the end of answers (dr_pool_snapshot).
  *
  *     dr_prefixes_create(model, &options, &prefixes);
- *     dr_prefixes_restore(prefixes, pool, slot, ids, count, true, &tokens);   the slot has read ids[0 .. tokens - 1]; read the
- * rest dr_prefixes_add(prefixes, ids, tokens, snapshot);
+ *     dr_prefixes_restore(prefixes, pool, slot, ids, count, true, &tokens);
+ *     read ids[tokens ..] in the slot, and take a snapshot;
+ *     dr_prefixes_add(prefixes, ids, tokens, snapshot);
  *
  * Exact or not. A snapshot at a multiple of the grain, of tokens that were read and not decoded, is exact: going on from it
  * gives the bits of the whole text read at once. One behind decoded tokens gives them to rounding: what a chat wants, whose
@@ -33,7 +34,8 @@ typedef struct {
 DR_API dr_prefix_options dr_prefix_defaults(void); /* 256 MiB, no folder, 1 GiB */
 
 typedef struct dr_prefixes dr_prefixes;
-/* Reads the model for its identity, and the names and ids of what is in the folder. The model must outlive the store. */
+/* Where there is a folder, reads the model for its identity, and the names and ids of what is in the folder. The model must
+ * outlive the store. */
 DR_API dr_status dr_prefixes_create(const dr_model *model, const dr_prefix_options *options, dr_prefixes **prefixes);
 DR_API void dr_prefixes_destroy(dr_prefixes *prefixes); /* NULL is allowed */
 

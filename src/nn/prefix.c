@@ -25,9 +25,9 @@ dr_status dr_prefixes_create(const dr_model *model, const dr_prefix_options *opt
     dr_status status;
     *made = (dr_prefixes){.model = model, .options = *options};
     made->options.folder = NULL;
-    DR_GO(dr_model_identity(model, &made->identity));
     DR_GO(dr_model_grain(model, &made->grain));
     if (options->folder) {
+        DR_GO(dr_model_identity(model, &made->identity));
         DR_GO(dr_copy_string(options->folder, &made->folder));
         DR_GO(dr_prefix_open_folder(made));
     }

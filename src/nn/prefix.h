@@ -25,7 +25,7 @@ typedef struct {
 
 struct dr_prefixes {
     const dr_model *model;
-    uint64_t identity;
+    uint64_t identity; /* of the model, where there is a folder: files alone are told apart by it */
     int64_t grain;
     dr_prefix_options options; /* but for the folder */
     char *folder;              /* or NULL */

@@ -25,11 +25,12 @@ dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *token
     options.rows = shared->chunk;
     options.tokens = context;
     DR_TRY(dr_pool_create(model, &options, &shared->pool));
-    return dr_kept_states_create(store_bytes, &shared->kept);
+    const dr_prefix_options kept = {.bytes = (size_t)store_bytes};
+    return store_bytes > 0 ? dr_prefixes_create(model, &kept, &shared->kept) : DR_OK;
 }
 
 void dr_slot_shared_release(dr_slot_shared *shared) {
-    dr_kept_states_destroy(shared->kept);
+    dr_prefixes_destroy(shared->kept);
     dr_pool_destroy(shared->pool);
     *shared = (dr_slot_shared){0};
 }
@@ -63,13 +64,13 @@ dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *pa
     return dr_answer_read(&slot->answer, part->prompt, part->prompt_count);
 }
 
-/* Keeps the slot's state as far as it can be had, unless it is kept already or nothing may be kept. */
+/* Keeps the slot's state as far as it can be had; what cannot be kept is read again another time. */
 static void keep(const dr_slot_shared *shared, const dr_slot *slot) {
     dr_model_state *state;
     dr_position about;
-    if (!dr_kept_states_takes(shared->kept) || dr_pool_snapshot(shared->pool, slot->index, &state) != DR_OK) return;
+    if (!shared->kept || dr_pool_snapshot(shared->pool, slot->index, &state) != DR_OK) return;
     if (dr_model_state_about(state, 0, &about) == DR_OK && about.tokens > 0)
-        dr_kept_states_add(shared->kept, slot->ids, about.tokens, state);
+        (void)dr_prefixes_add(shared->kept, slot->ids, about.tokens, state);
     else
         dr_model_state_destroy(state);
 }
@@ -86,13 +87,11 @@ bool dr_slot_reads(const dr_slot *slot) {
 
 /* Goes on from the longest beginning of the prompt whose state is kept: one token at least is left to read. */
 static dr_status restore(const dr_slot_shared *shared, dr_slot *slot) {
-    int64_t tokens;
-    const dr_model_state *state = dr_kept_states_find(shared->kept, slot->part->prompt, slot->part->prompt_count - 1, &tokens);
-    if (!state) return DR_OK;
-    DR_TRY(dr_pool_restore(shared->pool, slot->index, state));
-    slot->read = tokens;
+    if (!shared->kept) return DR_OK;
+    DR_TRY(dr_prefixes_restore(shared->kept, shared->pool, slot->index, slot->part->prompt, slot->part->prompt_count, true,
+                               &slot->read));
     pthread_mutex_lock(&slot->part->job->lock);
-    slot->part->cached = tokens;
+    slot->part->cached = slot->read;
     pthread_mutex_unlock(&slot->part->job->lock);
     return DR_OK;
 }

@@ -4,9 +4,8 @@
 
 #include "generate/answer.h"
 #include "serve/job.h"
-#include "serve/kept.h"
 
-#include <deltarule/pool.h>
+#include <deltarule/prefix.h>
 
 typedef struct {
     dr_part *part; /* NULL: the slot is free */
@@ -28,7 +27,7 @@ typedef struct {
     int64_t chunk;              /* tokens of prompts in one round */
     int64_t scored;             /* likewise of those whose every token's logits are wanted */
     dr_pool *pool;
-    dr_kept_states *kept;
+    dr_prefixes *kept; /* states of prompts and answers that were computed; NULL: none is kept */
 } dr_slot_shared;
 
 /* store_bytes: of kept states. */
