@@ -64,7 +64,7 @@ static void test_value(void **state) {
     layer.at[DR_INPUT_LOG_DECAY] = decay, layer.at[DR_INPUT_BETA] = beta;
     count = 0;
     assert_true(dr_probe_value.applies(layer.recurrence.rule));
-    assert_int_equal(dr_probe_value.run(&layer, &listener), DR_OK);
+    assert_int_equal(dr_probe_run(&dr_probe_value, &layer, &listener), DR_OK);
     /* of the first token there is no cosine; then S = [[1, 2], [0, 0]], of rank one */
     assert_int_equal(figure("cosine of readout and value prediction")->count, 1);
     near(figure("cosine of readout and value prediction")->mean, 1);
@@ -79,7 +79,7 @@ static void test_value(void **state) {
     layer.recurrence.rule = dr_rule_find("qdelta");
     count = 0;
     assert_true(dr_probe_value.applies(layer.recurrence.rule));
-    assert_int_equal(dr_probe_value.run(&layer, &listener), DR_OK);
+    assert_int_equal(dr_probe_run(&dr_probe_value, &layer, &listener), DR_OK);
     near(figure("beta times key and read key")->most, 0.5 * (1 + 0.5 * 0.6));
     assert_false(dr_probe_value.applies(dr_rule_find("pgdn")));
     assert_false(dr_probe_value.applies(dr_rule_find("eda")));
@@ -109,7 +109,7 @@ static void test_preconditioner(void **state) {
     layer.at[DR_INPUT_SCAN_GAIN] = gain, layer.at[DR_INPUT_SCAN_CENTRE] = centre;
     count = 0;
     assert_true(dr_probe_preconditioner.applies(layer.recurrence.rule));
-    assert_int_equal(dr_probe_preconditioner.run(&layer, &listener), DR_OK);
+    assert_int_equal(dr_probe_run(&dr_probe_preconditioner, &layer, &listener), DR_OK);
     near(figure("A, the scan")->most, 2); /* 0.9 . 0 + 2 . 1 */
     near(figure("A, the scan")->least, 0);
     near(figure("B, the preconditioner")->least, 1); /* at its centre; that of A = 0 is near 1.5 */
@@ -132,7 +132,7 @@ static void test_erase(void **state) {
     layer.at[DR_INPUT_ERASE_GAIN] = gamma;
     count = 0;
     assert_true(dr_probe_erase.applies(layer.recurrence.rule));
-    assert_int_equal(dr_probe_erase.run(&layer, &listener), DR_OK);
+    assert_int_equal(dr_probe_run(&dr_probe_erase, &layer, &listener), DR_OK);
     near(figure("share of decay")->most, 0.5 / 0.875);
     near(figure("share of decay")->least, 0);
     near(figure("share of write, retention 0.5 to 0.8")->mean, 0.125 / 0.875);

@@ -64,6 +64,54 @@ dr_status dr_document_encode(dr_document_encoder *encoder, const char *text, int
     return DR_OK;
 }
 
+/* Token 0 is the separator, token i + 1 byte i: there is always one token to predict from. */
+static dr_status byte_ids(const char *text, size_t bytes, int32_t **ids, int64_t *count) {
+    void *memory;
+    DR_TRY(dr_allocate((bytes + 1) * sizeof(int32_t), "the ids of a text", &memory));
+    *ids = memory;
+    *count = (int64_t)bytes + 1;
+    (*ids)[0] = DR_DOCUMENT_START;
+    for (size_t i = 0; i < bytes; i++) (*ids)[i + 1] = (unsigned char)text[i];
+    return DR_OK;
+}
+
+static dr_status copy_ids(const int32_t *found, int64_t count, int32_t **ids) {
+    void *memory;
+    DR_TRY(dr_allocate((size_t)count * sizeof(int32_t), "the ids of a text", &memory));
+    if (count > 0) memcpy(memory, found, (size_t)count * sizeof(int32_t));
+    *ids = memory;
+    return DR_OK;
+}
+
+static dr_status ids_as_is(const dr_tokenizer *tokenizer, const char *text, size_t bytes, int32_t **ids, int64_t *count) {
+    dr_encoder *encoder;
+    const int32_t *found;
+    size_t many = 0;
+    DR_TRY(dr_encoder_create(tokenizer, &encoder));
+    dr_status status = dr_encoder_encode(encoder, text, bytes, false, &found, &many);
+    *count = (int64_t)many;
+    if (status == DR_OK) status = copy_ids(found, *count, ids);
+    dr_encoder_destroy(encoder);
+    return status;
+}
+
+dr_status dr_text_ids(const dr_tokenizer *tokenizer, const char *text, size_t bytes, dr_text_kind kind, int32_t **ids,
+                      int64_t *count) {
+    if (!tokenizer) return byte_ids(text, bytes, ids, count);
+    if (kind == DR_TEXT_AS_IS) return ids_as_is(tokenizer, text, bytes, ids, count);
+    dr_document_encoder encoder;
+    const int32_t *found;
+    dr_status status;
+    DR_GO(dr_document_encoder_create(tokenizer, &encoder));
+    DR_GO(dr_document_encode(&encoder, text, (int64_t)bytes, &found, count));
+    const bool ended = *count > 1 && found[*count - 1] == dr_tokenizer_special(tokenizer, DR_TOKEN_EOS);
+    if (kind == DR_TEXT_OPEN && ended) --*count;
+    status = copy_ids(found, *count, ids);
+done:
+    dr_document_encoder_release(&encoder);
+    return status;
+}
+
 /* A decoder takes the blank before a text's first word away, so each id is decoded behind itself. */
 static dr_status measure(dr_decoder *decoder, int32_t id, int32_t *length) {
     const int32_t twice[] = {id, id};

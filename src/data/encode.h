@@ -24,10 +24,21 @@ typedef struct {
 } dr_document_encoder;
 
 /* Release it, also after a failure. */
-DR_FOR_CHECK dr_status dr_document_encoder_create(const dr_tokenizer *tokenizer, dr_document_encoder *encoder);
-DR_FOR_CHECK void dr_document_encoder_release(dr_document_encoder *encoder);
-DR_FOR_CHECK dr_status dr_document_encode(dr_document_encoder *encoder, const char *text, int64_t bytes, const int32_t **ids,
-                                          int64_t *count);
+dr_status dr_document_encoder_create(const dr_tokenizer *tokenizer, dr_document_encoder *encoder);
+void dr_document_encoder_release(dr_document_encoder *encoder);
+dr_status dr_document_encode(dr_document_encoder *encoder, const char *text, int64_t bytes, const int32_t **ids,
+                             int64_t *count);
+
+/* One text on its own. */
+typedef enum {
+    DR_TEXT_WHOLE, /* a document */
+    DR_TEXT_OPEN,  /* a document that is not over: without the end that the tokenizer's template has behind it */
+    DR_TEXT_AS_IS  /* the text alone, without its template's beginning too */
+} dr_text_kind;
+
+/* Its ids [*count], to be freed with dr_release. tokenizer NULL: the separator and the bytes, of any kind. */
+DR_FOR_CHECK dr_status dr_text_ids(const dr_tokenizer *tokenizer, const char *text, size_t bytes, dr_text_kind kind,
+                                   int32_t **ids, int64_t *count);
 
 /* How many bytes of text each id stands for: [size of the tokenizer]. What a tokenizer's normalizer took away is not in them.
  * Free with dr_release. */

@@ -96,51 +96,13 @@ static dr_status keep_ids(text *made, const int32_t *ids, int64_t count) {
     return DR_OK;
 }
 
-/* Token 0 is the separator, token i + 1 byte i of the prompt: there is always one token to predict from. */
-static dr_status keep_bytes(text *made, const char *bytes, size_t count) {
-    void *memory;
-    DR_TRY(dr_allocate((count + 1) * sizeof(int32_t), "the ids of a prompt", &memory));
-    made->ids = memory;
-    made->count = (int64_t)count + 1;
-    made->ids[0] = DR_DOCUMENT_START;
-    for (size_t i = 0; i < count; i++) made->ids[i + 1] = (unsigned char)bytes[i];
-    return DR_OK;
-}
-
-/* The ids of a document that is not over yet. */
-static dr_status keep_document(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
-    dr_document_encoder encoder = {0};
-    const int32_t *ids;
-    int64_t count;
-    dr_status status;
-    DR_GO(dr_document_encoder_create(tokenizer, &encoder));
-    DR_GO(dr_document_encode(&encoder, prompt->text ? prompt->text : "", (int64_t)prompt->bytes, &ids, &count));
-    if (count > 1 && ids[count - 1] == dr_tokenizer_special(tokenizer, DR_TOKEN_EOS)) count--;
-    DR_GO(keep_ids(made, ids, count));
-done:
-    dr_document_encoder_release(&encoder);
-    return status;
-}
-
-static dr_status keep_as_is(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
-    dr_encoder *encoder = NULL;
-    const int32_t *ids;
-    size_t count;
-    dr_status status;
-    DR_GO(dr_encoder_create(tokenizer, &encoder));
-    DR_GO(dr_encoder_encode(encoder, prompt->text ? prompt->text : "", prompt->bytes, false, &ids, &count));
-    status = count > 0 ? keep_ids(made, ids, (int64_t)count)
-                       : dr_fail(DR_ERROR_ARGUMENT, "the prompt has no tokens, and nothing is to be put before it");
-done:
-    dr_encoder_destroy(encoder);
-    return status;
-}
-
 static dr_status keep_prompt(text *made, const dr_tokenizer *tokenizer, const dr_prompt *prompt) {
     /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Branch): it takes a group to be longer than the texts that are left */
     if (prompt->ids) return keep_ids(made, prompt->ids, prompt->count);
-    if (!tokenizer) return keep_bytes(made, prompt->text, prompt->bytes);
-    return prompt->as_is ? keep_as_is(made, tokenizer, prompt) : keep_document(made, tokenizer, prompt);
+    DR_TRY(dr_text_ids(tokenizer, prompt->text ? prompt->text : "", prompt->bytes, prompt->as_is ? DR_TEXT_AS_IS : DR_TEXT_OPEN,
+                       &made->ids, &made->count));
+    if (made->count > 0) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "the prompt has no tokens, and nothing is to be put before it");
 }
 
 /* ---- memory ---- */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "data/encode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,8 @@ static dr_status render_chat(dr_completion *c) {
     if (status == DR_OK) {
         c->request.prompts = memory;
         c->request.prompt_count = 1;
-        status = dr_served_encode(c->served, text, bytes, true, &c->request.prompts->ids, &c->request.prompts->count);
+        status =
+            dr_text_ids(c->served->tokenizer, text, bytes, DR_TEXT_AS_IS, &c->request.prompts->ids, &c->request.prompts->count);
     }
     dr_chat_free_text(text);
     return status;
@@ -71,7 +73,8 @@ static dr_status make_prompts(dr_completion *c) {
     if (c->request.kind == DR_REQUEST_CHAT) DR_TRY(render_chat(c));
     for (int64_t i = 0; i < c->request.prompt_count; i++) {
         dr_request_prompt *prompt = &c->request.prompts[i];
-        if (prompt->text) DR_TRY(dr_served_encode(c->served, prompt->text, prompt->bytes, false, &prompt->ids, &prompt->count));
+        if (prompt->text)
+            DR_TRY(dr_text_ids(c->served->tokenizer, prompt->text, prompt->bytes, DR_TEXT_OPEN, &prompt->ids, &prompt->count));
         DR_TRY(check_prompt(c, prompt));
         c->exchange->prompt_tokens += prompt->count;
     }

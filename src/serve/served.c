@@ -79,33 +79,6 @@ void dr_served_destroy(dr_served *served) {
     dr_release(served);
 }
 
-static dr_status copy_ids(const int32_t *from, int64_t count, int32_t **ids) {
-    void *memory;
-    DR_TRY(dr_allocate((size_t)count * sizeof(int32_t), "the ids of a prompt", &memory));
-    if (count > 0) memcpy(memory, from, (size_t)count * sizeof(int32_t));
-    *ids = memory;
-    return DR_OK;
-}
-
-dr_status dr_served_encode(const dr_served *served, const char *text, size_t bytes, bool as_is, int32_t **ids, int64_t *count) {
-    dr_document_encoder encoder;
-    const int32_t *found = NULL;
-    dr_status status;
-    DR_GO(dr_document_encoder_create(served->tokenizer, &encoder));
-    if (as_is) {
-        size_t many = 0;
-        DR_GO(dr_encoder_encode(encoder.encoder, text, bytes, false, &found, &many));
-        *count = (int64_t)many;
-    } else {
-        DR_GO(dr_document_encode(&encoder, text, (int64_t)bytes, &found, count));
-        if (*count > 1 && found[*count - 1] == dr_tokenizer_special(served->tokenizer, DR_TOKEN_EOS)) --*count;
-    }
-    DR_GO(copy_ids(found, *count, ids));
-done:
-    dr_document_encoder_release(&encoder);
-    return status;
-}
-
 dr_status dr_served_decode(const dr_served *served, const int32_t *ids, int64_t count, char **text, size_t *bytes) {
     dr_decoder *decoder;
     const char *found;

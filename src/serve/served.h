@@ -22,9 +22,6 @@ dr_status dr_served_load(const dr_serve_options *options, const char *model, dr_
 /* Finishes what was submitted, then frees; NULL is allowed. */
 void dr_served_destroy(dr_served *served);
 
-/* The ids of a text as `deltarule generate` reads it: with the beginning of a text, and without its end; of a rendered chat (as
- * it is) neither. Free *ids with dr_release. */
-dr_status dr_served_encode(const dr_served *served, const char *text, size_t bytes, bool as_is, int32_t **ids, int64_t *count);
 /* The text of ids with special tokens, broken characters as U+FFFD. Free *text with dr_release. */
 dr_status dr_served_decode(const dr_served *served, const int32_t *ids, int64_t count, char **text, size_t *bytes);
 

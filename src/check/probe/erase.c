@@ -16,6 +16,8 @@
 enum { BINS = 5, DECAYED = 0, WRITTEN = BINS + 1, ERASED = 2 * (BINS + 1) };
 enum { RETENTION = 3 * (BINS + 1), COSINE, KEPT, FIGURES = KEPT + 9 };
 
+_Static_assert((int)FIGURES <= (int)DR_PROBE_MOST_FIGURES, "room for the figures");
+
 static const double bin_ends[BINS - 1] = {0.5, 0.8, 0.95, 0.99};
 
 static const char *const names[FIGURES] = {
@@ -153,16 +155,5 @@ static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_sampl
     return DR_OK;
 }
 
-static dr_status run(const dr_probe_layer *layer, const dr_probe_listener *listener) {
-    dr_probe_samples samples[FIGURES] = {{0}};
-    dr_status status = DR_OK;
-    for (int64_t j = 0; j < layer->recurrence.value_heads && status == DR_OK; j++) status = run_head(layer, j, samples);
-    for (int i = 0; i < FIGURES; i++) {
-        const dr_status told = dr_probe_tell(listener, layer->layer, names[i], &samples[i]);
-        if (status == DR_OK) status = told;
-    }
-    return status;
-}
-
-const dr_probe_kind_entry dr_probe_erase = {"erase", "a rule that erases along a key of its own before it writes", applies,
-                                            run};
+const dr_probe_kind_entry dr_probe_erase = {
+    "erase", "a rule that erases along a key of its own before it writes", applies, names, FIGURES, run_head};

@@ -118,16 +118,5 @@ static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_sampl
     return status;
 }
 
-static dr_status run(const dr_probe_layer *layer, const dr_probe_listener *listener) {
-    dr_probe_samples samples[FIGURES] = {{0}};
-    dr_status status = DR_OK;
-    for (int64_t j = 0; j < layer->recurrence.value_heads && status == DR_OK; j++) status = run_head(layer, j, samples);
-    for (int i = 0; i < FIGURES; i++) {
-        const dr_status told = dr_probe_tell(listener, layer->layer, names[i], &samples[i]);
-        if (status == DR_OK) status = told;
-    }
-    return status;
-}
-
 const dr_probe_kind_entry dr_probe_preconditioner = {
-    "preconditioner", "a rule that preconditions the write key by a diagonal scan", applies, run};
+    "preconditioner", "a rule that preconditions the write key by a diagonal scan", applies, names, FIGURES, run_head};

@@ -2,7 +2,6 @@
 #include "check/probe/probe.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "data/corpus.h"
 #include "data/encode.h"
 #include "nn/observe.h"
 
@@ -50,45 +49,25 @@ static dr_status take_input(dr_backend *backend, const dr_observed *observed, dr
                                   dr_recurrence_input_dtype(backend, input), count);
 }
 
+dr_status dr_probe_run(const dr_probe_kind_entry *kind, const dr_probe_layer *layer, const dr_probe_listener *listener) {
+    dr_probe_samples samples[DR_PROBE_MOST_FIGURES] = {{0}};
+    dr_status status = DR_OK;
+    for (int64_t j = 0; j < layer->recurrence.value_heads && status == DR_OK; j++) status = kind->run_head(layer, j, samples);
+    for (int i = 0; i < kind->count; i++) {
+        const dr_status told = dr_probe_tell(listener, layer->layer, kind->figures[i], &samples[i]);
+        if (status == DR_OK) status = told;
+    }
+    return status;
+}
+
 static dr_status probe_layer(dr_backend *backend, int64_t index, const dr_observed *observed, const dr_probe_kind_entry *kind,
                              const dr_probe_listener *listener) {
     dr_probe_layer layer = {.layer = index, .tokens = observed->recurrence.layout.rows, .recurrence = observed->recurrence};
     dr_status status = DR_OK;
     for (int input = 0; input < DR_INPUTS && status == DR_OK; input++)
         if (observed->inputs.at[input]) status = take_input(backend, observed, (dr_input)input, &layer);
-    if (status == DR_OK) status = kind->run(&layer, listener);
+    if (status == DR_OK) status = dr_probe_run(kind, &layer, listener);
     for (int input = 0; input < DR_INPUTS; input++) dr_release(layer.at[input]);
-    return status;
-}
-
-/* ---- the text ------------------------------------------------------------------------------------------------------- */
-
-static dr_status bytes_as_ids(const char *text, size_t bytes, int64_t tokens, int32_t **ids, int64_t *count) {
-    const int64_t all = (int64_t)bytes + 1;
-    void *memory;
-    *count = all < tokens ? all : tokens;
-    DR_TRY(dr_allocate((size_t)*count * sizeof(int32_t), "the ids of a text", &memory));
-    *ids = memory;
-    (*ids)[0] = DR_DOCUMENT_START;
-    for (int64_t i = 1; i < *count; i++) (*ids)[i] = (unsigned char)text[i - 1];
-    return DR_OK;
-}
-
-static dr_status document_as_ids(const dr_tokenizer *tokenizer, const char *text, size_t bytes, int64_t tokens, int32_t **ids,
-                                 int64_t *count) {
-    dr_document_encoder encoder = {0};
-    const int32_t *made;
-    int64_t all;
-    void *memory;
-    dr_status status;
-    DR_GO(dr_document_encoder_create(tokenizer, &encoder));
-    DR_GO(dr_document_encode(&encoder, text, (int64_t)bytes, &made, &all));
-    *count = all < tokens ? all : tokens;
-    DR_GO(dr_allocate((size_t)(*count + 1) * sizeof(int32_t), "the ids of a text", &memory));
-    *ids = memory;
-    memcpy(*ids, made, (size_t)*count * sizeof(int32_t));
-done:
-    dr_document_encoder_release(&encoder);
     return status;
 }
 
@@ -133,8 +112,8 @@ dr_status dr_probe(const dr_model *model, const char *kind, const char *text, si
     DR_TRY(find_kind(kind, &found));
     if (tokens < 2) return dr_fail(DR_ERROR_ARGUMENT, "tokens is %lld: a probe needs 2 or more", (long long)tokens);
     DR_TRY(dr_vocabulary_check(dr_model_get_config(model)->vocabulary, tokenizer));
-    dr_status status = tokenizer ? document_as_ids(tokenizer, text, bytes, tokens, &ids, &count)
-                                 : bytes_as_ids(text, bytes, tokens, &ids, &count);
+    dr_status status = dr_text_ids(tokenizer, text, bytes, DR_TEXT_WHOLE, &ids, &count);
+    if (count > tokens) count = tokens;
     if (status == DR_OK && count < 2)
         status = dr_fail(DR_ERROR_ARGUMENT, "a probe needs two tokens or more, and the text has %lld", (long long)count);
     if (status == DR_OK) status = run_kind(model, found, ids, count, &listener);

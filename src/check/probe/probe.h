@@ -56,12 +56,20 @@ dr_status dr_probe_eigenvalues(int64_t n, double *matrix, double *eigenvalues);
 
 /* ---- kinds ---- */
 
-/* Whether a layer of this rule has what a kind looks at; its figures. */
+/* Whether a layer of this rule has what a kind looks at, its figures, and what fills them. */
 typedef struct {
     const char *name, *of; /* of: what a layer must have, for the message */
     bool (*applies)(const dr_rule *rule);
-    dr_status (*run)(const dr_probe_layer *layer, const dr_probe_listener *listener);
+    const char *const *figures; /* [count] names */
+    int count;                  /* DR_PROBE_MOST_FIGURES at most */
+    /* Adds the samples [count] of one value head. */
+    dr_status (*run_head)(const dr_probe_layer *layer, int64_t value_head, dr_probe_samples *samples);
 } dr_probe_kind_entry;
+
+enum { DR_PROBE_MOST_FIGURES = 32 };
+
+/* All value heads of a layer, and what is told of them. */
+dr_status dr_probe_run(const dr_probe_kind_entry *kind, const dr_probe_layer *layer, const dr_probe_listener *listener);
 
 extern const dr_probe_kind_entry dr_probe_value, dr_probe_preconditioner, dr_probe_erase;
 

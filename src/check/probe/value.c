@@ -148,16 +148,7 @@ static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_sampl
     return status;
 }
 
-static dr_status run(const dr_probe_layer *layer, const dr_probe_listener *listener) {
-    dr_probe_samples samples[FIGURES] = {{0}};
-    dr_status status = DR_OK;
-    for (int64_t j = 0; j < layer->recurrence.value_heads && status == DR_OK; j++) status = run_head(layer, j, samples);
-    for (int i = 0; i < FIGURES; i++) {
-        const dr_status told = dr_probe_tell(listener, layer->layer, names[i], &samples[i]);
-        if (status == DR_OK) status = told;
-    }
-    return status;
-}
-
 const dr_probe_kind_entry dr_probe_value = {
-    "value", "a rule that writes values at keys with a gain beta, reading the key or the key and the query", applies, run};
+    "value", "a rule that writes values at keys with a gain beta, reading the key or the key and the query",
+    applies, names,
+    FIGURES, run_head};
