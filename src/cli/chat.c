@@ -282,28 +282,24 @@ static int begin(const cli_flag *flags, chat *self, const dr_model *model, const
 }
 
 static int hold(const cli_flag *flags, const char *folder, dr_generate_options *options) {
-    dr_backend *backend;
-    dr_model *model;
-    dr_tokenizer *tokenizer = NULL;
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
+                                 cli_flag_boolean(&flags[VERBOSE])};
+    cli_model of;
     dr_chat *template = NULL;
     chat self = {.options = options, .speeds = cli_flag_boolean(&flags[SPEEDS])};
-    int exit_status = cli_model_open(&cli_chat, folder, &flags[BACKEND], &flags[THREADS], &flags[ISA],
-                                     cli_flag_boolean(&flags[VERBOSE]), &backend, &model);
+    int exit_status = cli_model_open(&cli_chat, folder, &how, &of);
     if (exit_status) return exit_status;
-    exit_status = cli_tokenizer_open(&cli_chat, folder, flags[TOKENIZER].value, &tokenizer);
-    options->tokenizer = tokenizer;
-    if (exit_status == 0 && dr_generate_check(model, options) != DR_OK)
-        exit_status = cli_failure(&cli_chat, dr_generate_check(model, options));
+    options->tokenizer = of.tokenizer;
+    const dr_status status = dr_generate_check(of.model, options);
+    exit_status = status == DR_OK ? 0 : cli_failure(&cli_chat, status);
     if (exit_status == 0) exit_status = open_template(flags, folder, &template);
-    if (exit_status == 0) exit_status = begin(flags, &self, model, tokenizer, template);
+    if (exit_status == 0) exit_status = begin(flags, &self, of.model, of.tokenizer, template);
     cli_interrupt_each();
     if (exit_status == 0) exit_status = talk(&self);
     cli_lines_close(self.lines);
     dr_conversation_destroy(self.conversation);
     dr_chat_destroy(template);
-    dr_tokenizer_destroy(tokenizer);
-    dr_model_destroy(model);
-    dr_backend_close(backend);
+    cli_model_close(&of);
     return exit_status;
 }
 

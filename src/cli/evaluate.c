@@ -160,28 +160,24 @@ static dr_evaluate_options read_options(const cli_flag *flags, const dr_tokenize
 }
 
 static int evaluate(const cli_flag *flags, const char *folder, const char *file) {
-    dr_backend *backend;
-    dr_model *model;
-    dr_tokenizer *tokenizer = NULL;
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
+                                 cli_flag_boolean(&flags[VERBOSE])};
+    cli_model of;
     dr_evaluate_result result;
-    int exit_status = cli_model_open(&cli_evaluate, folder, &flags[BACKEND], &flags[THREADS], &flags[ISA],
-                                     cli_flag_boolean(&flags[VERBOSE]), &backend, &model);
+    int exit_status = cli_model_open(&cli_evaluate, folder, &how, &of);
     if (exit_status) return exit_status;
-    exit_status = cli_tokenizer_open(&cli_evaluate, folder, flags[TOKENIZER].value, &tokenizer);
     cli_interrupt_catch("\nstopping; once more to leave at once\n");
     output self = {.progress = cli_progress_begin(stderr)};
-    const dr_evaluate_options options = read_options(flags, tokenizer, &self);
-    dr_status status = exit_status == 0 ? dr_evaluate_file(model, file, &options, &result) : DR_OK;
+    const dr_evaluate_options options = read_options(flags, of.tokenizer, &self);
+    dr_status status = dr_evaluate_file(of.model, file, &options, &result);
     cli_progress_end(&self.progress);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_evaluate, status); /* else main tells of stdout */
-    else if (exit_status == 0 && status == DR_OK)
+    else if (status == DR_OK)
         print_result(&result, cli_flag_boolean(&flags[JSON]));
-    dr_tokenizer_destroy(tokenizer);
-    dr_model_destroy(model);
-    dr_backend_close(backend);
+    cli_model_close(&of);
     return exit_status;
 }
 

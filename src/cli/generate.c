@@ -94,24 +94,20 @@ static dr_status print_texts(dr_model *model, const cli_flag *flags, const cli_p
 }
 
 static int generate(const cli_flag *flags, const cli_prompts *prompts, dr_generate_options *options) {
-    dr_backend *backend;
-    dr_model *model;
-    int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA],
-                                     cli_flag_boolean(&flags[VERBOSE]), &backend, &model);
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
+                                 cli_flag_boolean(&flags[VERBOSE])};
+    cli_model of;
+    int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
-    dr_tokenizer *tokenizer;
-    exit_status = cli_tokenizer_open(&cli_generate, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
-    options->tokenizer = tokenizer;
+    options->tokenizer = of.tokenizer;
     cli_interrupt_catch("");
-    dr_status status = exit_status == 0 ? dr_generate_check(model, options) : DR_ERROR_INTERRUPTED;
-    if (status == DR_OK && !ferror(stdout)) status = print_texts(model, flags, prompts, options);
+    dr_status status = dr_generate_check(of.model, options);
+    if (status == DR_OK && !ferror(stdout)) status = print_texts(of.model, flags, prompts, options);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
-    else if (exit_status == 0 && status != DR_OK && !ferror(stdout))
+    else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_generate, status); /* else main tells of stdout */
-    dr_tokenizer_destroy(tokenizer);
-    dr_model_destroy(model);
-    dr_backend_close(backend);
+    cli_model_close(&of);
     return exit_status;
 }
 

@@ -6,14 +6,23 @@
 
 #include <deltarule/tokenizer.h>
 
-/* Opens the backend and loads the model of a folder; verbose: names the tensors that the model does not use. On failure says so
- * and returns the exit status, else 0. */
-int cli_model_open(const cli_command *command, const char *folder, const cli_flag *backend_flag, const cli_flag *threads,
-                   const cli_flag *isa, bool verbose, dr_backend **backend, dr_model **model);
+typedef struct {
+    dr_backend *backend;
+    dr_model *model;
+    dr_tokenizer *tokenizer; /* NULL: ids are bytes */
+} cli_model;
 
-/* The tokenizer of a model: that which `given` names, the flag's value, or that of the model's folder. *tokenizer NULL: neither
- * is there, or the word is "bytes". On failure says so and returns the exit status, else 0. */
-int cli_tokenizer_open(const cli_command *command, const char *folder, const char *given, dr_tokenizer **tokenizer);
+/* The flags of a command that say how a model is opened. */
+typedef struct {
+    const cli_flag *backend, *threads, *isa;
+    const cli_flag *tokenizer; /* names one, or "bytes"; not given: that of the model's folder, if there is one; NULL: none */
+    bool verbose;              /* names the tensors that the model does not use */
+} cli_model_flags;
+
+/* Opens the backend, the model of a folder and its tokenizer. On failure says so, leaves nothing open and returns the exit
+ * status, else 0. */
+int cli_model_open(const cli_command *command, const char *folder, const cli_model_flags *flags, cli_model *opened);
+void cli_model_close(cli_model *opened);
 
 #define CLI_FLAG_TOKENIZER                                                                                                     \
     {                                                                                                                          \

@@ -50,21 +50,14 @@ static void print(void *context, const dr_probe_figure *figure) {
 }
 
 static int probe(const cli_flag *flags, const char *kind, const char *text, size_t bytes) {
-    dr_backend *backend = NULL;
-    dr_model *model = NULL;
-    dr_tokenizer *tokenizer = NULL;
-    int exit_status =
-        cli_model_open(&cli_probe, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA], false, &backend, &model);
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], false};
+    cli_model of;
+    int exit_status = cli_model_open(&cli_probe, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
-    exit_status = cli_tokenizer_open(&cli_probe, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
-    if (exit_status == 0) {
-        output self = {.json = cli_flag_boolean(&flags[JSON])};
-        dr_status status = dr_probe(model, kind, text, bytes, cli_flag_integer(&flags[TOKENS]), tokenizer, print, &self);
-        if (status != DR_OK) exit_status = cli_failure(&cli_probe, status);
-    }
-    dr_tokenizer_destroy(tokenizer);
-    dr_model_destroy(model);
-    dr_backend_close(backend);
+    output self = {.json = cli_flag_boolean(&flags[JSON])};
+    dr_status status = dr_probe(of.model, kind, text, bytes, cli_flag_integer(&flags[TOKENS]), of.tokenizer, print, &self);
+    if (status != DR_OK) exit_status = cli_failure(&cli_probe, status);
+    cli_model_close(&of);
     return exit_status;
 }
 

@@ -324,27 +324,21 @@ static const cli_flag table[FLAGS] = {
 
 /* task: the settings of a task that is not lm, or NULL. */
 static int score(const cli_flag *flags, const dr_train_options *task, const char *text, size_t bytes) {
-    dr_backend *backend;
-    dr_model *model;
-    int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &flags[BACKEND], &flags[THREADS], &flags[ISA],
-                                     cli_flag_boolean(&flags[VERBOSE]), &backend, &model);
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], task ? NULL : &flags[TOKENIZER],
+                                 cli_flag_boolean(&flags[VERBOSE])};
+    cli_model of;
+    int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
     cli_interrupt_catch("\nstopping; once more to leave at once\n");
     output self = {.progress = cli_progress_begin(stderr),
                    .json = cli_flag_boolean(&flags[JSON]),
                    .per_file = cli_flag_boolean(&flags[PER_FILE])};
-    dr_tokenizer *tokenizer = NULL;
-    if (!task) exit_status = cli_tokenizer_open(&cli_score, flags[MODEL].value, flags[TOKENIZER].value, &tokenizer);
-    dr_status status = DR_OK;
-    if (exit_status == 0)
-        status = task ? score_task(model, task, &self) : score_text(model, tokenizer, flags, text, bytes, &self);
+    dr_status status = task ? score_task(of.model, task, &self) : score_text(of.model, of.tokenizer, flags, text, bytes, &self);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_score, status); /* else main tells of stdout */
-    dr_tokenizer_destroy(tokenizer);
-    dr_model_destroy(model);
-    dr_backend_close(backend);
+    cli_model_close(&of);
     return exit_status;
 }
 
