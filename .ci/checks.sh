@@ -109,7 +109,7 @@ installed() {
         cmake -S examples -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS='-Wall -Wextra -Werror' &&
         cmake --build "$work/examples" &&
         "$work/examples/recurrence_static" &&
-        tests/tools/examples.sh include/deltarule "$work"/examples/{recurrence,state,training,generation} || return 1
+        tests/tools/examples.sh include/deltarule "$work"/examples/{recurrence,state,training,generation,kept_state} || return 1
     PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name deltarule.pc)")
     export PKG_CONFIG_PATH
     read -ra flags <<<"$(pkg-config --cflags --libs deltarule)"

@@ -87,7 +87,8 @@ keys() {
         shift 2
     done
 }
-on_terminal() { TERM=vt100 timeout 60 script -qec "$deltarule chat run --tokens 100000000 --logit-bias 10=-inf --seed 1 --threads 1" typescript >/dev/null 2>&1; }
+# The command takes the shell's place: some shells end with 130 for a Ctrl-C that the command itself survives.
+on_terminal() { TERM=vt100 timeout 60 script -qec "exec $deltarule chat run --tokens 100000000 --logit-bias 10=-inf --seed 1 --threads 1" typescript >/dev/null 2>&1; }
 # a line that is edited (lien, two deletions, ne), Ctrl-C in the answer, the line again from the history, Ctrl-C at the prompt
 got=0
 keys 1 'lien\b\bne 4\n' 1.5 '\003' 0.5 '/messages\n' 0.5 'not this\003' 0.5 '/save typed.json\n' 0.5 '/quit\n' | on_terminal || got=$?

@@ -2,6 +2,7 @@
 # Runs the programs of examples/. Training takes the texts of CORPUS, generation the model that it made.
 # Usage: examples.sh CORPUS RECURRENCE STATE TRAINING GENERATION KEPT_STATE
 set -eu
+[ $# -eq 6 ] || { echo "examples.sh: $# arguments instead of 6" >&2; exit 2; }
 corpus=$1 recurrence=$2 state=$3 training=$4 generation=$5 kept_state=$6
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
