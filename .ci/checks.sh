@@ -1,29 +1,63 @@
 # Read by .ci/run and .ci/nightly: what a check is, how it is reported, and the checks of both. The checks run in a clean clone of
-# the committed state, in a folder of their own.
+# the committed state, in a folder of their own. Both commands take these arguments and variables:
+#   --list     prints the names of the checks and runs none
+#   CHECK...   extended regular expressions: only the checks with such names, so that one can be repeated or timed by itself
+#   JOBS=N     as many tests and compilers at once (the number of processors by default)
 # shellcheck shell=bash
 set -uo pipefail
 source=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 export CI=true OMP_WAIT_POLICY=passive
-jobs=$(nproc)
+jobs=${JOBS:-$(nproc)}
+[ -z "${JOBS:-}" ] || export CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 export LC_ALL=C
-passed=0 failed=() skipped=()
+passed=0 failed=() skipped=() list='' only=()
+for argument in "$@"; do
+    case $argument in
+    --list) list=yes ;;
+    -*) echo "usage: $0 [--list] [CHECK...]" >&2; exit 2 ;;
+    *) only+=("$argument") ;;
+    esac
+done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# chosen NAME...: whether one of these checks is to be run.
+chosen() {
+    local name part
+    [ ${#only[@]} -gt 0 ] || return 0
+    for name in "$@"; do
+        for part in "${only[@]}"; do
+            [[ $name =~ $part ]] && return 0
+        done
+    done
+    return 1
+}
+
+# listed NAME: with --list it is printed and counted, and there is nothing more to do.
+listed() {
+    [ -n "$list" ] || return 1
+    printf '%s\n' "$1"
+    passed=$((passed + 1))
+}
+
 # begin GROUP...: installs the packages of these groups of tools/packages.txt and makes the clone.
 begin() {
+    [ -z "$list" ] || return 0
     "$source/tools/install-packages" "$@" </dev/null || exit 1
     git -c advice.detachedHead=false clone -q "$source" "$work/deltarule" </dev/null || exit 1
     cd "$work/deltarule" || exit 1
 }
 
-# check NAME COMMAND...: runs it, keeps its output for the case that it fails.
+# check NAME COMMAND...: runs it, and keeps its output for the case that it fails. How many tests ran and which did not is told.
 check() {
     local name=$1 start=$SECONDS
+    chosen "$name" || return 0
+    ! listed "$name" || return 0
     shift
     if "$@" >"$work/log" 2>&1 </dev/null; then
         printf '%-56s passed  %4d s\n' "$name" $((SECONDS - start))
+        grep -E '^[0-9]+% tests passed|\((Skipped|Not Run)\)$|^clang-tidy: ' "$work/log" | sed 's/^[[:blank:]]*/    /'
         passed=$((passed + 1))
     else
         printf '%-56s FAILED  %4d s\n' "$name" $((SECONDS - start))
@@ -34,6 +68,8 @@ check() {
 
 # skip NAME REASON: what this machine cannot check.
 skip() {
+    chosen "$1" || return 0
+    ! listed "$1" || return 0
     printf '%-56s skipped: %s\n' "$1" "$2"
     skipped+=("$1: $2")
 }
@@ -41,9 +77,14 @@ skip() {
 # The closing count; exits 1 if a check failed.
 finish() {
     local total=$((passed + ${#failed[@]}))
+    if [ $((total + ${#skipped[@]})) -eq 0 ]; then
+        echo "no check has such a name; $0 --list prints their names" >&2
+        exit 2
+    fi
+    [ -z "$list" ] || exit 0
     echo
     [ ${#skipped[@]} -eq 0 ] || { echo "${#skipped[@]} checks skipped:"; printf '    %s\n' "${skipped[@]}"; }
-    echo "$((100 * passed / total))% checks passed, ${#failed[@]} checks failed out of $total in $((SECONDS / 60)) minutes"
+    [ $total -eq 0 ] || echo "$((100 * passed / total))% checks passed, ${#failed[@]} checks failed out of $total in $((SECONDS / 60)) minutes"
     [ ${#failed[@]} -eq 0 ] || { printf '    %s\n' "${failed[@]}"; exit 1; }
 }
 
@@ -86,6 +127,8 @@ tree_checks() {
 
 # The README's test command; with the warnings of this compiler as errors.
 readme() { CFLAGS=-Werror make test; }
+# What several checks below use; after `readme` there is nothing left to build.
+release() { cmake --preset release && cmake --build --preset release "$@"; }
 
 # with PRESET LABEL [cmake flags...]: builds it, warnings are errors, and runs the tests with that label, or all.
 with() {
@@ -105,7 +148,8 @@ with_clang() {
 # linked in; and nothing is left after uninstalling.
 installed() {
     local prefix=$work/prefix flags
-    cmake --install build/release --prefix "$prefix" &&
+    release &&
+        cmake --install build/release --prefix "$prefix" &&
         cmake -S examples -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS='-Wall -Wextra -Werror' &&
         cmake --build "$work/examples" &&
         "$work/examples/recurrence_static" &&
@@ -129,6 +173,7 @@ installed() {
 experiments_small() {
     local name flags=()
     while [[ $1 == --* ]]; do flags+=("$1"); shift; done
+    release --target deltarule || return 1
     for name in "$@"; do
         build/release/deltarule experiment "$name" --small --corpus docs --out "$work/experiments/$name" "${flags[@]}" || return 1
     done
@@ -161,12 +206,8 @@ tidy_changes() {
     # by size of the change, so that the largest are looked at where there is no time for all
     mapfile -t files < <(git diff --numstat --no-renames --diff-filter=d "$base" -- 'src/*.c' 'fuzz/*.c' | sort -rn | cut -f3 |
         grep -v '^src/backends/cuda/')
-    if [ ${#files[@]} -eq 0 ]; then
-        skip 'clang-tidy of changed files' "no C file of src/ or fuzz/ changed since $base"
-    else
-        check "clang-tidy, ${#files[@]} files changed since $base" tidy 240 "${files[@]}"
-        grep '^clang-tidy: ' "$work/log" || true
-    fi
+    echo "clang-tidy: ${#files[@]} files changed since $base"
+    [ ${#files[@]} -eq 0 ] || tidy 240 "${files[@]}"
 }
 tidy_all() {
     local files
@@ -174,12 +215,15 @@ tidy_all() {
     tidy 7200 "${files[@]}"
 }
 
-# python_environment SECONDS: makes, in that time at most, the environment with PyTorch that CTest's test `python` and
-# `make python-test` take, once for a set of versions; without it the reason is told, and tests of PyTorch are skipped.
+# python_environment SECONDS CHECK...: makes for these checks, in that time at most, the environment with PyTorch that CTest's test
+# `python` and `make python-test` take, once for a set of versions; without it the reason is told, and tests of PyTorch are skipped.
 python_environment() {
-    if ! { "$source/tools/install-packages" python && timeout "$1" "$source/tools/python-environment"; } >"$work/log" 2>&1 </dev/null; then
+    local seconds=$1
+    shift
+    chosen "$@" && [ -z "$list" ] || return 0
+    if ! { "$source/tools/install-packages" python && timeout "$seconds" "$source/tools/python-environment"; } >"$work/log" 2>&1 </dev/null; then
         tail -n 5 "$work/log"
-        skip 'Python package with PyTorch' "no environment for it within $1 s: $(tail -n 1 "$work/log")"
+        skip 'Python package with PyTorch' "no environment for it within $seconds s: $(tail -n 1 "$work/log")"
         return 1
     fi
 }
@@ -211,6 +255,7 @@ aarch64_recurrences() {
 # Three steps of training with both builds: the same losses but for rounding.
 aarch64_training() {
     local run=$work/training losses=() build emulator
+    release --target deltarule && cmake --preset aarch64 && cmake --build --preset aarch64 --target deltarule || return 1
     for build in release aarch64; do
         [ "$build" = aarch64 ] && emulator=qemu-aarch64 || emulator=
         rm -rf "$run"
@@ -224,6 +269,8 @@ aarch64_training() {
 }
 # aarch64_checks NAME COMMAND...: where the packages for it can be installed.
 aarch64_checks() {
+    chosen "$1" || return 0
+    ! listed "$1" || return 0
     if "$source/tools/install-packages" aarch64 >"$work/log" 2>&1 </dev/null; then
         check "$@"
     else
@@ -232,11 +279,13 @@ aarch64_checks() {
     fi
 }
 cuda_checks() {
-    local nvcc
+    local nvcc name="cuda for sm_${1//;/, sm_}, and its kernels on the host"
+    chosen "$name" || return 0
+    ! listed "$name" || return 0
     nvcc=$(command -v nvcc || ls "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" 2>/dev/null)
     if [ -n "$nvcc" ]; then
-        check "cuda for sm_${1//;/, sm_}, and its kernels on the host" cuda "$1"
+        check "$name" cuda "$1"
     else
-        skip 'cuda, and its kernels on the host' 'there is no nvcc'
+        skip "$name" 'there is no nvcc'
     fi
 }
