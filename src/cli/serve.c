@@ -19,6 +19,8 @@ enum {
     QUEUE,
     CONTEXT,
     STORE,
+    STATE_FOLDER,
+    STATE_FOLDER_SIZE,
     BODY,
     CONNECTIONS,
     TIMEOUT,
@@ -53,6 +55,12 @@ static const cli_flag table[FLAGS] = {
         {.setting = {"store", DR_SETTING_INTEGER, "256", 0, 1e7, NULL, NULL,
                      "MiB of states that are kept, so that a prompt that goes on from another is not read again; 0: none"},
          .placeholder = "MIB"},
+    [STATE_FOLDER] = {.setting = {"state_folder", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                  "folder where kept states are files too, so that they outlive the server; made if missing"},
+                      .placeholder = "DIR"},
+    [STATE_FOLDER_SIZE] = {.setting = {"state_folder_size", DR_SETTING_INTEGER, "1024", 1, 1e9, NULL, NULL,
+                                       "MiB of files of each model in the state folder"},
+                           .placeholder = "MIB"},
     [BODY] = {.setting = {"max_body", DR_SETTING_INTEGER, "8", 1, 1024, NULL, NULL, "MiB that a request's body may have"},
               .placeholder = "MIB"},
     [CONNECTIONS] = {.setting = {"connections", DR_SETTING_INTEGER, "256", 1, 65536, NULL, NULL, "connections at once"},
@@ -76,6 +84,8 @@ static dr_serve_options read_options(const cli_flag *flags, const char *key) {
                               .queue = cli_flag_integer(&flags[QUEUE]),
                               .context = cli_flag_integer(&flags[CONTEXT]),
                               .store_bytes = cli_flag_integer(&flags[STORE]) << 20,
+                              .state_folder = flags[STATE_FOLDER].value,
+                              .folder_bytes = cli_flag_integer(&flags[STATE_FOLDER_SIZE]) << 20,
                               .body_bytes = cli_flag_integer(&flags[BODY]) << 20,
                               .connections = cli_flag_integer(&flags[CONNECTIONS]),
                               .request_seconds = (double)cli_flag_integer(&flags[TIMEOUT]),
@@ -150,6 +160,8 @@ static int run(int argc, char **argv) {
     dr_backend *backend;
     memcpy(flags, table, sizeof flags);
     if (!cli_flags_parse(&cli_serve, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (flags[STATE_FOLDER].value && cli_flag_integer(&flags[STORE]) == 0)
+        return cli_usage(&cli_serve, "--state-folder keeps states that --store 0 does not keep: leave one of them out");
     exit_status = read_key(flags[API_KEY_FILE].value, &key);
     if (exit_status) return exit_status;
     sigemptyset(&steering);

@@ -19,6 +19,7 @@ static void release(dr_completion *c) {
         pthread_mutex_lock(&c->job->lock);
         for (int64_t i = 0; i < c->job->count; i++) c->exchange->answer_tokens += c->job->parts[i].made;
         for (int64_t i = 0; i < c->job->count; i++) c->exchange->cached_tokens += c->job->parts[i].cached;
+        c->exchange->store = c->job->parts[0].store;
         pthread_mutex_unlock(&c->job->lock);
     }
     dr_job_destroy(c->job, c->submitted);
@@ -99,6 +100,7 @@ static dr_status make_job(dr_completion *c) {
         const dr_request_prompt *prompt = &request->prompts[i / request->choices];
         part->prompt = prompt->ids;
         part->prompt_count = prompt->count;
+        part->store = c->job->score_prompt ? "scored" : NULL;
         part->options = options;
         part->options.sampling.sample = i % request->choices;
         const int64_t left = c->exchange->server->options.context - prompt->count;

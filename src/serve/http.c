@@ -246,9 +246,9 @@ static void write_log(const dr_exchange *exchange, const char *how) {
     if (!log) return;
     gmtime_r(&now, &parts);
     dr_format_time(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    dr_print(log, "%s %s %s %s %d prompt=%lld cached=%lld answer=%lld first=%.3f seconds=%.3f%s\n", when, exchange->client,
-             exchange->method, exchange->path, exchange->status, (long long)exchange->prompt_tokens,
-             (long long)exchange->cached_tokens, (long long)exchange->answer_tokens,
+    dr_print(log, "%s %s %s %s %d prompt=%lld cached=%lld store=%s answer=%lld first=%.3f seconds=%.3f%s\n", when,
+             exchange->client, exchange->method, exchange->path, exchange->status, (long long)exchange->prompt_tokens,
+             (long long)exchange->cached_tokens, exchange->store ? exchange->store : "-", (long long)exchange->answer_tokens,
              exchange->first_at > 0 ? exchange->first_at - exchange->began_at : 0.0, seconds, how);
     fflush(log);
 }

@@ -22,7 +22,8 @@ typedef struct {
     double began_at; /* clocks */
     /* for the log */
     int64_t prompt_tokens, cached_tokens, answer_tokens;
-    double first_at; /* 0: no token came */
+    const char *store; /* of the first sequence: dr_part.store */
+    double first_at;   /* 0: no token came */
 } dr_exchange;
 
 /* Sends a response, which is given up; NULL: there was no memory for it. */

@@ -39,6 +39,7 @@ typedef struct dr_part {
     size_t text_bytes, text_room;
     int64_t made;      /* tokens of the answer, that which ended it too */
     int64_t cached;    /* tokens of the prompt that were not read again */
+    const char *store; /* what was found in the store of states, "hit" or why nothing was; NULL: it was not asked */
     float *embedding;  /* [hidden] */
     double started_at; /* clocks; 0: not yet */
     dr_outcome outcome;

@@ -63,6 +63,23 @@ void dr_metrics_observe(dr_metrics *metrics, dr_histogram histogram, double seco
     pthread_mutex_unlock(&metrics->lock);
 }
 
+void dr_metrics_store(dr_metrics *metrics, const dr_prefix_counts *before, const dr_prefix_counts *after) {
+    pthread_mutex_lock(&metrics->lock);
+    metrics->counter[DR_COUNTER_STORE_HITS] += after->hits - before->hits;
+    metrics->counter[DR_COUNTER_STORE_EMPTY] += after->empty - before->empty;
+    metrics->counter[DR_COUNTER_STORE_UNKNOWN] += after->unknown - before->unknown;
+    metrics->counter[DR_COUNTER_STORE_GONE] += after->gone - before->gone;
+    metrics->counter[DR_COUNTER_STORE_ADDED] += after->added - before->added;
+    metrics->counter[DR_COUNTER_STORE_EVICTED] += after->evicted - before->evicted;
+    metrics->counter[DR_COUNTER_FILES_EVICTED] += after->files_evicted - before->files_evicted;
+    metrics->counter[DR_COUNTER_FILES_DAMAGED] += after->files_damaged - before->files_damaged;
+    metrics->gauge[DR_GAUGE_STORE_SNAPSHOTS] += after->snapshots - before->snapshots;
+    metrics->gauge[DR_GAUGE_STORE_BYTES] += (int64_t)after->bytes - (int64_t)before->bytes;
+    metrics->gauge[DR_GAUGE_STORE_FILES] += after->files - before->files;
+    metrics->gauge[DR_GAUGE_STORE_FILE_BYTES] += (int64_t)after->file_bytes - (int64_t)before->file_bytes;
+    pthread_mutex_unlock(&metrics->lock);
+}
+
 /* ---- the page ---- */
 
 typedef struct {
@@ -92,7 +109,11 @@ static void print_counters(page *out, const dr_metrics *m) {
          "Tokens of prompts whose state was kept and that were not read again."},
         {DR_COUNTER_ANSWER_TOKENS, "answer_tokens_total", "Tokens that were made."},
         {DR_COUNTER_STORE_HITS, "store_hits_total", "Prompts that began where a state was kept."},
-        {DR_COUNTER_STORE_MISSES, "store_misses_total", "Prompts that were read from their first token on."},
+        {DR_COUNTER_STORE_ADDED, "store_added_total", "States that were kept."},
+        {DR_COUNTER_STORE_EVICTED, "store_evicted_total", "Kept states that left the memory for its bound."},
+        {DR_COUNTER_FILES_EVICTED, "store_files_evicted_total", "Files of kept states that were removed for their bound."},
+        {DR_COUNTER_FILES_DAMAGED, "store_files_damaged_total", "Files of kept states that were damaged and removed."},
+        {DR_COUNTER_FILES_FAILED, "store_files_failed_total", "Kept states whose files could not be written."},
         {DR_COUNTER_REFUSED, "refused_total", "Requests that were refused because the queue had no room."},
         {DR_COUNTER_RELOADS, "reloads_total", "Times that the models were read anew."},
     };
@@ -101,6 +122,11 @@ static void print_counters(page *out, const dr_metrics *m) {
         head(out, plain[i].name, "counter", plain[i].meaning);
         line(out, "deltarule_%s %lld\n", plain[i].name, (long long)m->counter[plain[i].counter]);
     }
+    static const char *const reasons[] = {"empty", "unknown", "gone", "scored"};
+    head(out, "store_misses_total", "counter", "Prompts that were read from their first token on, by why.");
+    for (int i = 0; i < 4; i++)
+        line(out, "deltarule_store_misses_total{reason=\"%s\"} %lld\n", reasons[i],
+             (long long)m->counter[(int)DR_COUNTER_STORE_EMPTY + i]);
     head(out, "sequences_total", "counter", "Sequences that ended, by how.");
     for (int i = 1; i < 6; i++)
         line(out, "deltarule_sequences_total{outcome=\"%s\"} %lld\n", outcomes[i],
@@ -134,6 +160,10 @@ static void print_gauges(page *out, const dr_metrics *m) {
         {DR_GAUGE_SLOTS_USED, "slots_used", "Sequences that are computed."},
         {DR_GAUGE_SLOTS, "slots", "Sequences that can be computed at once."},
         {DR_GAUGE_CONNECTIONS, "connections", "Open connections."},
+        {DR_GAUGE_STORE_SNAPSHOTS, "store_snapshots", "Kept states in memory."},
+        {DR_GAUGE_STORE_BYTES, "store_bytes", "Memory of kept states."},
+        {DR_GAUGE_STORE_FILES, "store_files", "Files of kept states."},
+        {DR_GAUGE_STORE_FILE_BYTES, "store_file_bytes", "Size of the files of kept states."},
     };
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         head(out, plain[i].name, "gauge", plain[i].meaning);

@@ -139,7 +139,7 @@ static void measure(dr_scheduler *self, dr_slot *slot, bool first) {
 
 /* What a slot's first chunk did not have to read. */
 static void count_cached(dr_scheduler *self, const dr_slot *slot) {
-    dr_metrics_add(self->options.metrics, slot->read > 0 ? DR_COUNTER_STORE_HITS : DR_COUNTER_STORE_MISSES, 1);
+    if (slot->part->job->score_prompt) dr_metrics_add(self->options.metrics, DR_COUNTER_STORE_SCORED, 1);
     dr_metrics_add(self->options.metrics, DR_COUNTER_CACHED_TOKENS, slot->read);
 }
 
@@ -217,7 +217,7 @@ static dr_status allocate(size_t count, size_t bytes, void *place) {
 static dr_status fill(dr_scheduler *self) {
     const dr_scheduler_options *o = &self->options;
     const size_t slots = (size_t)o->slots;
-    DR_TRY(dr_slot_shared_create(o->model, o->tokenizer, o->slots, o->context, o->store_bytes, &self->shared));
+    DR_TRY(dr_slot_shared_create(o->model, o->tokenizer, o->slots, o->context, &o->store, o->metrics, &self->shared));
     const size_t rows = slots + (size_t)self->shared.scored;
     DR_TRY(allocate(slots, sizeof(dr_slot), &self->slots));
     DR_TRY(allocate(slots, sizeof(dr_pool_item), &self->items));

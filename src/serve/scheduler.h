@@ -9,15 +9,17 @@
 #include "serve/job.h"
 #include "serve/metrics.h"
 
+#include <deltarule/prefix.h>
+
 typedef struct dr_scheduler dr_scheduler;
 
 typedef struct {
     const dr_model *model;
     const dr_tokenizer *tokenizer;
-    int64_t slots;       /* parts that are computed at once */
-    int64_t queue;       /* parts that may wait */
-    int64_t context;     /* tokens of a prompt and its answer */
-    int64_t store_bytes; /* of kept states */
+    int64_t slots;           /* parts that are computed at once */
+    int64_t queue;           /* parts that may wait */
+    int64_t context;         /* tokens of a prompt and its answer */
+    dr_prefix_options store; /* of kept states; bytes 0: none is kept */
     dr_metrics *metrics;
 } dr_scheduler_options;
 

@@ -11,18 +11,20 @@ typedef struct {
     dr_backend *backend;       /* outlives the server */
     const char *const *models; /* [model_count] "FOLDER" or "NAME=FOLDER"; like all texts here they outlive the server */
     int64_t model_count;
-    const char *tokenizer;  /* NULL: that of each model's folder */
-    const char *host;       /* a numeric address or "localhost" */
-    int port;               /* 0: any that is free */
-    const char *api_key;    /* NULL: none is needed */
-    int64_t slots;          /* sequences of a model that are computed at once */
-    int64_t queue;          /* sequences of a model that may wait */
-    int64_t context;        /* tokens of a prompt and its answer */
-    int64_t body_bytes;     /* of a request */
-    int64_t connections;    /* at once */
-    int64_t store_bytes;    /* of kept states, for each model */
-    double request_seconds; /* a request may take */
-    FILE *log;              /* a line for each request; NULL: none */
+    const char *tokenizer;    /* NULL: that of each model's folder */
+    const char *host;         /* a numeric address or "localhost" */
+    int port;                 /* 0: any that is free */
+    const char *api_key;      /* NULL: none is needed */
+    int64_t slots;            /* sequences of a model that are computed at once */
+    int64_t queue;            /* sequences of a model that may wait */
+    int64_t context;          /* tokens of a prompt and its answer */
+    int64_t body_bytes;       /* of a request */
+    int64_t connections;      /* at once */
+    int64_t store_bytes;      /* of kept states, for each model */
+    const char *state_folder; /* where kept states are files too, of all models; NULL: nowhere */
+    int64_t folder_bytes;     /* of a model's files there */
+    double request_seconds;   /* a request may take */
+    FILE *log;                /* a line for each request; NULL: none */
 } dr_serve_options;
 
 typedef struct dr_server dr_server;

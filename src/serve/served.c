@@ -52,7 +52,9 @@ static dr_status load(const dr_serve_options *options, const char *model, dr_met
                                       .slots = options->slots,
                                       .queue = options->queue,
                                       .context = options->context,
-                                      .store_bytes = options->store_bytes,
+                                      .store = {.bytes = (size_t)options->store_bytes,
+                                                .folder = options->state_folder,
+                                                .folder_bytes = (size_t)options->folder_bytes},
                                       .metrics = metrics};
     return dr_scheduler_create(&scheduler, &served->scheduler);
 }

@@ -11,11 +11,19 @@
 /* A round reads a chunk of prompts. Scored chunks hold their logits in 64 MiB. A long prompt is kept every so many tokens. */
 enum { CHUNK = 512, SCORED_LOGITS = 1 << 24, KEPT_EVERY = 2048 };
 
+/* Tells the metrics what has changed in the store. */
+static void count_store(dr_slot_shared *shared) {
+    dr_prefix_counts now;
+    if (!shared->kept || dr_prefixes_count(shared->kept, &now) != DR_OK) return;
+    dr_metrics_store(shared->metrics, &shared->counted, &now);
+    shared->counted = now;
+}
+
 dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, int64_t slots, int64_t context,
-                                int64_t store_bytes, dr_slot_shared *shared) {
+                                const dr_prefix_options *store, dr_metrics *metrics, dr_slot_shared *shared) {
     const dr_model_config *config = dr_model_get_config(model);
-    *shared =
-        (dr_slot_shared){.model = model, .tokenizer = tokenizer, .vocabulary = config->vocabulary, .hidden = config->hidden};
+    *shared = (dr_slot_shared){
+        .model = model, .tokenizer = tokenizer, .vocabulary = config->vocabulary, .hidden = config->hidden, .metrics = metrics};
     dr_pool_options options = dr_pool_defaults();
     DR_TRY(dr_model_grain(model, &shared->grain));
     shared->chunk = CHUNK > shared->grain ? CHUNK / shared->grain * shared->grain : shared->grain;
@@ -25,11 +33,17 @@ dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *token
     options.rows = shared->chunk;
     options.tokens = context;
     DR_TRY(dr_pool_create(model, &options, &shared->pool));
-    const dr_prefix_options kept = {.bytes = (size_t)store_bytes};
-    return store_bytes > 0 ? dr_prefixes_create(model, &kept, &shared->kept) : DR_OK;
+    if (store->bytes == 0) return DR_OK;
+    DR_TRY(dr_prefixes_create(model, store, &shared->kept));
+    count_store(shared);
+    return DR_OK;
 }
 
 void dr_slot_shared_release(dr_slot_shared *shared) {
+    /* what is no longer there is no longer counted, but what happened is */
+    dr_prefix_counts left = shared->counted;
+    left.snapshots = left.files = 0, left.bytes = left.file_bytes = 0;
+    if (shared->kept) dr_metrics_store(shared->metrics, &shared->counted, &left);
     dr_prefixes_destroy(shared->kept);
     dr_pool_destroy(shared->pool);
     *shared = (dr_slot_shared){0};
@@ -53,7 +67,7 @@ void dr_slot_release(dr_slot *slot) {
     *slot = (dr_slot){0};
 }
 
-dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *part) {
+dr_status dr_slot_begin(dr_slot_shared *shared, dr_slot *slot, dr_part *part) {
     slot->part = part;
     slot->read = slot->made = 0;
     memcpy(slot->ids, part->prompt, (size_t)part->prompt_count * sizeof(int32_t));
@@ -65,17 +79,20 @@ dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *pa
 }
 
 /* Keeps the slot's state as far as it can be had; what cannot be kept is read again another time. */
-static void keep(const dr_slot_shared *shared, const dr_slot *slot) {
+static void keep(dr_slot_shared *shared, const dr_slot *slot) {
     dr_model_state *state;
     dr_position about;
     if (!shared->kept || dr_pool_snapshot(shared->pool, slot->index, &state) != DR_OK) return;
-    if (dr_model_state_about(state, 0, &about) == DR_OK && about.tokens > 0)
-        (void)dr_prefixes_add(shared->kept, slot->ids, about.tokens, state);
-    else
+    if (dr_model_state_about(state, 0, &about) == DR_OK && about.tokens > 0) {
+        if (dr_prefixes_add(shared->kept, slot->ids, about.tokens, state) == DR_ERROR_IO)
+            dr_metrics_add(shared->metrics, DR_COUNTER_FILES_FAILED, 1);
+    } else {
         dr_model_state_destroy(state);
+    }
+    count_store(shared);
 }
 
-void dr_slot_end(const dr_slot_shared *shared, dr_slot *slot, bool keeps) {
+void dr_slot_end(dr_slot_shared *shared, dr_slot *slot, bool keeps) {
     if (keeps && slot->made > 1 && !slot->part->job->score_prompt) keep(shared, slot);
     dr_answer_release(&slot->answer);
     slot->part = NULL;
@@ -85,18 +102,28 @@ bool dr_slot_reads(const dr_slot *slot) {
     return slot->read < slot->part->prompt_count;
 }
 
+/* How the one look-up between two counts ended. */
+static const char *found(const dr_prefix_counts *before, const dr_prefix_counts *after) {
+    if (after->hits > before->hits) return "hit";
+    if (after->gone > before->gone) return "gone";
+    return after->empty > before->empty ? "empty" : "unknown";
+}
+
 /* Goes on from the longest beginning of the prompt whose state is kept: one token at least is left to read. */
-static dr_status restore(const dr_slot_shared *shared, dr_slot *slot) {
+static dr_status restore(dr_slot_shared *shared, dr_slot *slot) {
+    const dr_prefix_counts before = shared->counted;
     if (!shared->kept) return DR_OK;
     DR_TRY(dr_prefixes_restore(shared->kept, shared->pool, slot->index, slot->part->prompt, slot->part->prompt_count, true,
                                &slot->read));
+    count_store(shared);
     pthread_mutex_lock(&slot->part->job->lock);
     slot->part->cached = slot->read;
+    slot->part->store = found(&before, &shared->counted);
     pthread_mutex_unlock(&slot->part->job->lock);
     return DR_OK;
 }
 
-dr_status dr_slot_ask(const dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item) {
+dr_status dr_slot_ask(dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item) {
     const dr_job *job = slot->part->job;
     *item = (dr_pool_item){.slot = slot->index, .count = 1, .wanted = 1};
     if (!dr_slot_reads(slot)) {
@@ -104,6 +131,8 @@ dr_status dr_slot_ask(const dr_slot_shared *shared, dr_slot *slot, int64_t most,
         item->ids = slot->ids + slot->part->prompt_count + slot->made - 1;
         return DR_OK;
     }
+    item->count = 0; /* a round with so little room left would look for a state and then read nothing */
+    if (slot->read == 0 && most < shared->grain && slot->part->prompt_count > most) return DR_OK;
     if (slot->read == 0 && !job->score_prompt) DR_TRY(restore(shared, slot));
     if (job->score_prompt && most_scored < most) most = most_scored;
     const int64_t left = slot->part->prompt_count - slot->read;
@@ -161,7 +190,7 @@ static dr_status take_embedding(const dr_slot_shared *shared, dr_part *part, con
     return DR_OK;
 }
 
-dr_status dr_slot_take(const dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
+dr_status dr_slot_take(dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
                        const float *hidden) {
     dr_part *part = slot->part;
     const dr_job *job = part->job;

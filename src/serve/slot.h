@@ -4,6 +4,7 @@
 
 #include "generate/answer.h"
 #include "serve/job.h"
+#include "serve/metrics.h"
 
 #include <deltarule/prefix.h>
 
@@ -27,29 +28,30 @@ typedef struct {
     int64_t chunk;              /* tokens of prompts in one round */
     int64_t scored;             /* likewise of those whose every token's logits are wanted */
     dr_pool *pool;
-    dr_prefixes *kept; /* states of prompts and answers that were computed; NULL: none is kept */
+    dr_prefixes *kept;        /* states of prompts and answers that were computed; NULL: none is kept */
+    dr_prefix_counts counted; /* of `kept`, as the metrics have them */
+    dr_metrics *metrics;
 } dr_slot_shared;
 
-/* store_bytes: of kept states. */
 dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, int64_t slots, int64_t context,
-                                int64_t store_bytes, dr_slot_shared *shared);
+                                const dr_prefix_options *store, dr_metrics *metrics, dr_slot_shared *shared);
 void dr_slot_shared_release(dr_slot_shared *shared);
 
 dr_status dr_slot_create(const dr_slot_shared *shared, int64_t index, int64_t context, dr_slot *slot);
 void dr_slot_release(dr_slot *slot);
 
 /* Gives the slot to a part of a job. */
-dr_status dr_slot_begin(const dr_slot_shared *shared, dr_slot *slot, dr_part *part);
+dr_status dr_slot_begin(dr_slot_shared *shared, dr_slot *slot, dr_part *part);
 /* Takes it back; nobody is told. keep: the state may serve a prompt that goes on from here. */
-void dr_slot_end(const dr_slot_shared *shared, dr_slot *slot, bool keep);
+void dr_slot_end(dr_slot_shared *shared, dr_slot *slot, bool keep);
 
 /* Whether the prompt is still to be read. */
 bool dr_slot_reads(const dr_slot *slot);
 /* The slot's share of the next round: at most so many tokens of its prompt, or the token that was chosen last. The first time
  * it looks for a state to go on from. item->count 0: `most` is too little for it. */
-dr_status dr_slot_ask(const dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item);
+dr_status dr_slot_ask(dr_slot_shared *shared, dr_slot *slot, int64_t most, int64_t most_scored, dr_pool_item *item);
 /* What the round gave: logits [wanted, vocabulary] and hidden [wanted, hidden] behind the wanted tokens. */
-dr_status dr_slot_take(const dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
+dr_status dr_slot_take(dr_slot_shared *shared, dr_slot *slot, const dr_pool_item *item, const float *logits,
                        const float *hidden);
 /* How the part ended; DR_OUTCOME_NONE: it goes on. */
 dr_outcome dr_slot_outcome(const dr_slot *slot);

@@ -5,7 +5,7 @@
 
 Runs the functions test_NAME below, all of them without names. Needs nothing beside Python.
 """
-import concurrent.futures, json, os, signal, socket, subprocess, sys, tempfile, threading, time
+import concurrent.futures, http.client, json, os, signal, socket, subprocess, sys, tempfile, threading, time
 
 import served
 
@@ -134,6 +134,74 @@ def test_chat_reads_only_what_is_new(server, command, model):
         for turn in range(1, 10):  # the last token of an answer was never read
             assert cached[turn] >= prompts[turn - 1] + 19, (cached, prompts)
         assert own.metric("store_hits_total") == 9
+
+
+def files_in(folder):
+    return [name for name in os.listdir(folder) if name.endswith(".prefix")] if os.path.isdir(folder) else []
+
+
+def test_state_folder(server, command, model):
+    """States in a folder outlive the server: the next one goes on from them, and answers the same."""
+    folder = os.path.join(os.path.dirname(model), "states")
+    prompt = "line 5 of file a: the state is a matrix\n" * 20
+    fresh = server.complete(prompt + "line 6", max_tokens=30)
+    with served.Server(command, model, "--state-folder", folder) as own:
+        own.complete(prompt, max_tokens=4)
+        assert own.metric('store_misses_total{reason="empty"}') == 1 and "store=empty" in own.log(), own.log()
+        own.complete("other text", max_tokens=4)
+        assert own.metric('store_misses_total{reason="unknown"}') == 1 and own.metric("store_files") == len(files_in(folder)) > 0
+        own.complete(prompt, max_tokens=0, echo=True, logprobs=0)
+        assert own.metric('store_misses_total{reason="scored"}') == 1 and "store=scored" in own.log()
+    with served.Server(command, model, "--state-folder", folder) as own:
+        assert own.metric("store_files") == len(files_in(folder))
+        assert own.complete(prompt + "line 6", max_tokens=30) == fresh
+        assert own.metric("store_hits_total") == 1 and own.metric("cached_tokens_total") > 500 and "store=hit" in own.log()
+    one, most = os.path.join(folder, files_in(folder)[0]), 2 << 20
+    with open(one, "r+b") as file:
+        file.truncate(os.path.getsize(one) // 2)
+    with served.Server(command, model, "--state-folder", folder, "--state-folder-size", "2", "--store", "1") as own:
+        for i in range(60):
+            own.complete(f"{i} " * 80, max_tokens=1)
+        assert own.metric("store_files_evicted_total") > 0 and own.metric("store_evicted_total") > 0
+        assert sum(os.path.getsize(os.path.join(folder, name)) for name in files_in(folder)) <= most
+        own.complete("0 " * 80, max_tokens=1)
+        own.complete("60 " * 80, max_tokens=1)
+        assert own.metric('store_misses_total{reason="gone"}') == 1, own.ask("GET", "/metrics")[1].decode()
+    wrong = subprocess.run([command, "serve", model, "--state-folder", folder, "--store", "0"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "--store 0" in wrong.stderr
+    wrong = subprocess.run([command, "serve", model, "--state-folder", os.path.join(model, "config.json")], capture_output=True,
+                           text=True, timeout=60)
+    assert wrong.returncode == 1 and "config.json" in wrong.stderr, wrong
+
+
+def test_killed_while_states_are_written(server, command, model):
+    """kill -9 in the middle of writing leaves a folder that the next server reads: whole files and no wrong answer."""
+    folder = os.path.join(os.path.dirname(model), "killed")
+    texts = [f"line {i} of file {'abcdef'[i % 6]}: the state is a matrix\n" * 8 for i in range(12)]
+    answers = [server.complete(text, max_tokens=12) for text in texts]
+    for trial in range(6):
+        own = served.Server(command, model, "--state-folder", folder)
+        before = own.metric("store_files")
+        assert own.metric("store_files_damaged_total") == 0 and before == len(files_in(folder))
+        def ask(i):
+            try:
+                for turn in range(1000):
+                    own.complete(f"{trial} {i} {turn} " * 40, max_tokens=3)
+            except (OSError, http.client.HTTPException):
+                pass
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for i in range(4):
+                pool.submit(ask, i)
+            own.wait_for(lambda: len(files_in(folder)) >= before + 5 + trial, "no file is written")
+            own.process.kill()
+        own.process.wait()
+        own.errors.close()
+    for trial in range(2):  # read anew, then from what the first one kept
+        with served.Server(command, model, "--state-folder", folder) as own:
+            assert own.metric("store_files_damaged_total") == 0 and own.metric("store_files") == len(files_in(folder)) > 0
+            assert [own.complete(text, max_tokens=12) for text in texts] == answers
+            assert own.metric("store_hits_total") == (12 if trial else 0), own.metric("store_hits_total")
+            assert own.metric("store_files_damaged_total") == 0
 
 
 def test_second_turn_is_fast(server, command, model):
