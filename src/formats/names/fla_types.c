@@ -133,9 +133,14 @@ static dr_status make_delta_product(const dr_fla_keys *keys, int64_t index, dr_l
 }
 
 static dr_status read_delta_product(const json_t *config, dr_description *description) {
-    static const dr_key own[] = {BY_HEAD, NEGATIVE, TRUTH("use_output_gate", gated), TRUTH("use_forget_gate", forget),
+    static const dr_key own[] = {SIZE("head_dim", head_size),
+                                 REAL("expand_v", expand_v, 1e-9, 1e9),
+                                 NEGATIVE,
+                                 TRUTH("use_output_gate", gated),
+                                 TRUTH("use_forget_gate", forget),
                                  DR_KEY_RANGE(WHOLE, dr_fla_keys, "num_householder", steps, 1, 64)};
-    TABLE(table, own, NULL);
+    static const char *const unread[] = {"num_v_heads", NULL}; /* the class has the key and leaves it alone */
+    TABLE(table, own, unread);
     return read_by_head(config, &table, 2, make_delta_product, description);
 }
 
@@ -149,9 +154,9 @@ static dr_status make_comba(const dr_fla_keys *keys, int64_t index, dr_layer_des
 }
 
 static dr_status read_comba(const json_t *config, dr_description *description) {
-    static const dr_key own[] = {BY_HEAD, TRUTH("use_output_gate", gated), DR_KEY_MUST("use_output_correction", "true"),
-                                 DR_KEY_MUST("use_inner_decay", "true")};
-    TABLE(table, own, NULL);
+    static const dr_key own[] = {BY_HEAD, TRUTH("use_output_gate", gated)};
+    static const char *const unread[] = {"use_output_correction", "use_inner_decay", NULL}; /* likewise: it has both always */
+    TABLE(table, own, unread);
     return read_by_head(config, &table, 2, make_comba, description);
 }
 
@@ -271,6 +276,27 @@ static dr_status check_key_heads(const dr_fla_keys *keys) {
                    keys->key_heads, keys->heads);
 }
 
+/* "feature_map": what the queries and keys of a layer without a convolution pass through. */
+static dr_status set_feature_map(const dr_fla_keys *keys, dr_recurrent_description *recurrent) {
+    static const struct {
+        const char *name;
+        dr_function function;
+    } maps[] = {
+        {"relu", DR_FUNCTION_RELU}, {"silu", DR_FUNCTION_SILU}, {"swish", DR_FUNCTION_SILU}, {"sigmoid", DR_FUNCTION_SIGMOID}};
+    if (!keys->feature) return DR_OK;
+    if (recurrent->conv_size > 0)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "\"feature_map\" is \"%.40s\" and \"use_short_conv\" true; only one of them is supported",
+                       keys->feature);
+    for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++)
+        if (strcmp(keys->feature, maps[i].name) == 0) {
+            recurrent->feature = maps[i].function;
+            return DR_OK;
+        }
+    return dr_fail(DR_ERROR_UNSUPPORTED, "\"feature_map\" is \"%.40s\"; null, relu, silu, swish and sigmoid are supported",
+                   keys->feature);
+}
+
 static dr_status make_gla(const dr_fla_keys *keys, int64_t index, dr_layer_description *layer) {
     (void)index;
     dr_recurrent_description like = dr_published_recurrent(DR_FAMILY_GLA, DR_READ_NONE, DR_WRITE_KEY);
@@ -282,6 +308,7 @@ static dr_status make_gla(const dr_fla_keys *keys, int64_t index, dr_layer_descr
     if (keys->clamp) recurrent->least_decay = json_number_value(keys->clamp);
     if (keys->clamp && !(json_is_number(keys->clamp) && recurrent->least_decay < 0))
         return dr_fail(DR_ERROR_FORMAT, "\"clamp_min\" must be a number below 0, or null");
+    DR_TRY(set_feature_map(keys, recurrent));
     DR_TRY(check_key_heads(keys));
     return size_by_model(keys, recurrent);
 }
@@ -292,10 +319,9 @@ static dr_status read_gla(const json_t *config, dr_description *description) {
                                  SIZE("num_kv_heads", key_heads),
                                  TRUTH("use_output_gate", gated),
                                  ANY("clamp_min", clamp),
-                                 DR_KEY_MUST("feature_map", "null"),
-                                 DR_KEY_MUST("use_gk", "true"),
-                                 DR_KEY_MUST("use_gv", "false")};
-    TABLE(table, own, NULL);
+                                 TEXT("feature_map", feature)};
+    static const char *const unread[] = {"use_gk", "use_gv", NULL}; /* the class has the keys and leaves them alone */
+    TABLE(table, own, unread);
     dr_fla_keys keys = dr_fla_defaults();
     keys.expand_k = 0.5;
     keys.short_conv = false;
@@ -306,8 +332,10 @@ static dr_status make_retnet(const dr_fla_keys *keys, int64_t index, dr_layer_de
     (void)index;
     dr_recurrent_description like = dr_published_recurrent(DR_FAMILY_RETNET, DR_READ_NONE, DR_WRITE_KEY);
     dr_recurrent_description *recurrent = add_recurrent(keys, layer, &like);
-    recurrent->feature = recurrent->activate = keys->short_conv ? DR_FUNCTION_SILU : DR_FUNCTION_IDENTITY;
+    recurrent->conv_size = 0; /* the class leaves "use_short_conv" alone */
+    recurrent->feature = recurrent->activate = DR_FUNCTION_IDENTITY;
     recurrent->query_length = recurrent->key_length = DR_LENGTH_FREE;
+    DR_TRY(set_feature_map(keys, recurrent));
     DR_TRY(check_key_heads(keys));
     DR_TRY(size_by_model(keys, recurrent));
     recurrent->rotary = true;
@@ -319,12 +347,11 @@ static dr_status make_retnet(const dr_fla_keys *keys, int64_t index, dr_layer_de
 static dr_status read_retnet(const json_t *config, dr_description *description) {
     static const dr_key own[] = {REAL("expand_k", expand_k, 1e-9, 1e9), REAL("expand_v", expand_v, 1e-9, 1e9),
                                  SIZE("num_kv_heads", key_heads), TRUTH("use_output_gate", gated),
-                                 DR_KEY_MUST("feature_map", "null")};
+                                 TEXT("feature_map", feature)};
     TABLE(table, own, NULL);
     dr_fla_keys keys = dr_fla_defaults();
     keys.expand_v = 2;
     keys.ratio = 2;
-    keys.short_conv = false;
     return dr_fla_read(config, &table, needed, &keys, make_retnet, description);
 }
 
@@ -336,6 +363,7 @@ static dr_status make_mesa_net(const dr_fla_keys *keys, int64_t index, dr_layer_
     dr_recurrent_description like = dr_published_recurrent(DR_FAMILY_MESANET, DR_READ_NONE, DR_WRITE_KEY);
     dr_recurrent_description *recurrent = add_recurrent(keys, layer, &like);
     size_by_head(keys, recurrent);
+    recurrent->conv_size = keys->conv_size; /* the class leaves "use_short_conv" alone */
     recurrent->query_scale = 1;
     recurrent->value_conv = false;
     recurrent->activate = DR_FUNCTION_IDENTITY;

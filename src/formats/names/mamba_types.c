@@ -63,6 +63,11 @@ static dr_status read_limit(const json_t *limit, const char *key, dr_mamba2_desc
                    mamba->most_step);
 }
 
+static dr_mamba2_norm norm_of(const mamba_keys *keys) {
+    if (!keys->gated_norm) return DR_MAMBA2_NORM_NONE;
+    return keys->norm_first ? DR_MAMBA2_NORM_THEN_GATE : DR_MAMBA2_NORM_GATED;
+}
+
 static dr_status add_mamba(const mamba_keys *keys, dr_layer_description *layer, dr_mixer_description **made) {
     dr_mixer_description *mixer = dr_published_mixer(layer, DR_MIXER_MAMBA2);
     dr_mamba2_description *mamba = &mixer->of.mamba2;
@@ -73,7 +78,7 @@ static dr_status add_mamba(const mamba_keys *keys, dr_layer_description *layer, 
                                      .conv_size = keys->conv_size,
                                      .conv_bias = keys->conv_bias,
                                      .projection_bias = keys->projection_bias,
-                                     .norm = DR_MAMBA2_NORM_GATED,
+                                     .norm = norm_of(keys),
                                      .norm_groups = keys->groups,
                                      .norm_eps = keys->norm_eps,
                                      .factor = {1, 1, 1, 1, 1}};
@@ -108,8 +113,8 @@ static dr_status read_mamba2(const json_t *config, dr_description *description) 
         ANY("time_step_limit", limit),
         ANY("dt_limit", limit),
         DR_KEY_MUST("hidden_act", "\"silu\"|\"swish\""),
-        DR_KEY_MUST("rmsnorm", "true"),
-        DR_KEY_MUST("norm_before_gate", "false"),
+        TRUTH("rmsnorm", gated_norm),
+        TRUTH("norm_before_gate", norm_first),
         DR_KEY_MUST("D_has_hdim", "false"),
         DR_KEY_MUST("quantization_config", "null"),
     };
@@ -363,7 +368,6 @@ static dr_status add_falcon_layer(const mamba_keys *keys, int64_t index, dr_laye
     mixer->input_scale = keys->mamba_in;
     mixer->output_scale = keys->mamba_out;
     dr_mamba2_description *mamba = &mixer->of.mamba2;
-    mamba->norm = !keys->gated_norm ? DR_MAMBA2_NORM_NONE : keys->norm_first ? DR_MAMBA2_NORM_THEN_GATE : DR_MAMBA2_NORM_GATED;
     DR_TRY(read_limit(keys->limit, "time_step_limit", mamba));
     DR_TRY(read_factors(keys->mamba_factors, "ssm_multipliers", FACTORS, mamba->factor));
     DR_TRY(add_attention(keys, layer));
