@@ -10,7 +10,7 @@ it: in shards, in bfloat16 or float16, with the keys and names of released folde
 
 Usage: models.py COMMAND [--many N] [--seed S] [--types NAME,...] [--keep FOLDER] [--only theirs|ours]
   --many N: shapes of each type (1), from seed S (1) on. Exit status 77: PyTorch, transformers or flash-linear-attention is missing.
-The interpreter of tools/python-environment takes over where this one has no PyTorch."""
+tests/python/run runs it with the interpreter of tools/python-environment, which has them."""
 import argparse
 import importlib.util
 import json
@@ -27,7 +27,6 @@ import warnings
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: threads only wait for each other
 warnings.filterwarnings("ignore")
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def imports():
@@ -40,10 +39,6 @@ def imports():
         import torch
         import transformers
     except ImportError as reason:
-        where = subprocess.run([os.path.join(HERE, "../../tools/python-environment"), "--where"], capture_output=True, text=True)
-        other = os.path.join(where.stdout.strip(), "bin/python")
-        if os.path.exists(os.path.join(where.stdout.strip(), "complete")) and os.path.realpath(sys.prefix) != os.path.realpath(where.stdout.strip()):
-            os.execv(other, [other, *sys.argv])
         print(f"skipped: {reason} (tools/python-environment makes a Python that has it)")
         sys.exit(77)
     import models_fla
