@@ -73,6 +73,9 @@ static void test_model(void **unused) {
     REFUSED(dr_model_save, "folder", model, NULL);
     REFUSED(dr_model_save_as, "model", NULL, folder, DR_F32, 0);
     REFUSED(dr_model_save_as, "folder", model, NULL, DR_F32, 0);
+    HARMLESS(dr_model_outline, "backend", == -1, NULL, "{}", NULL, 0);
+    HARMLESS(dr_model_outline, "config", == -1, backend, NULL, NULL, 0);
+    HARMLESS(dr_model_outline, "text", == -1, backend, "{}", NULL, 1);
     HARMLESS(dr_model_ignored_count, "model", == 0, NULL);
     HARMLESS(dr_model_ignored_name, "model", == NULL, NULL, 0);
     HARMLESS(dr_model_get_config, "model", == NULL, NULL);

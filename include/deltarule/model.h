@@ -90,6 +90,17 @@ DR_API dr_status dr_model_changed(dr_model *model);
 /* A block for gradients with the same layout, zero, in the backend's memory; free it with dr_backend_free. */
 DR_API dr_status dr_model_gradients_create(const dr_model *model, void **gradients);
 
+/* How a model of a configuration computes, as JSON, for programs that compute it by other means than a backend's. config is the
+ * text of a config.json, of model_type "deltarule" or a published one that this can say. The object has "config", the same as
+ * "deltarule" with every size and gate filled in; "published", what dr_model_save would write; "trunk", the parameters of no
+ * layer, and "norm", that in front of the head; "layers", the kind of each layer, and "kinds", of each its "parameters" with
+ * names, shapes and first values, and its "parts": a norm and a module. The module of a rule is a list of nodes over values,
+ * which docs/outline.md tells.
+ *
+ * Like snprintf: at most size bytes are written, the length is returned; text may be NULL if size is 0. -1 with dr_last_error
+ * where the configuration cannot be, or no outline says it. backend: any that computes networks. */
+DR_API int dr_model_outline(dr_backend *backend, const char *config, char *text, size_t size);
+
 /* A number that two models share only if they compute the same: a hash of the configuration and of every parameter, which is
  * read whole for it. */
 DR_API dr_status dr_model_identity(const dr_model *model, uint64_t *identity);

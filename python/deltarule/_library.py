@@ -136,6 +136,7 @@ _FUNCTIONS = {
     "dr_state_recurrence": (c_void_p, [c_void_p]),
     "dr_state_final": (_STATUS, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "dr_state_save": (_STATUS, [c_void_p, c_char_p]),
+    "dr_model_outline": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t]),
     "dr_state_load": (_STATUS, [c_void_p, c_void_p, c_char_p, c_void_p]),
 }
 

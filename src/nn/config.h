@@ -26,5 +26,7 @@ dr_status dr_config_read_layer(const json_t *item, dr_model_config *config);
 /* The object to write for a resolved configuration: a published model type where that can say all of it, else "deltarule".
  * NULL if there is no memory. dtype: of the weights, "float32". */
 json_t *dr_config_write(const dr_model_config *config, const char *dtype);
+/* The same as "deltarule", whether or not a published type can say it. */
+json_t *dr_config_write_own(const dr_model_config *config, const char *dtype);
 
 #endif

@@ -118,7 +118,7 @@ static json_t *write_layers(const dr_model_config *config) {
     return dr_layer_list_parse(config->layer_list, &list) == DR_OK ? list : NULL;
 }
 
-static json_t *write_own(const dr_model_config *config, const char *dtype) {
+json_t *dr_config_write_own(const dr_model_config *config, const char *dtype) {
     json_t *object = json_pack(
         "{s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "model_type",
         "deltarule", "dtype", dtype, "rule", write_rule(&config->rule), "vocabulary", (json_int_t)config->vocabulary, "hidden",
@@ -394,5 +394,5 @@ dr_status dr_config_read(const json_t *object, dr_model_config *config, char **l
 json_t *dr_config_write(const dr_model_config *config, const char *dtype) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (can_say(&types[i], config)) return write_published(&types[i], config, dtype);
-    return write_own(config, dtype);
+    return dr_config_write_own(config, dtype);
 }

@@ -11,8 +11,9 @@ import torch
 
 from ..recurrence import recurrence, step
 from . import operators  # noqa: F401  (defines torch.ops.deltarule)
+from .mixer import Mixer, MixerState, Packing
 
-__all__ = ["checkpoint_policy", "ops", "recurrence", "step"]
+__all__ = ["Mixer", "MixerState", "Packing", "checkpoint_policy", "ops", "recurrence", "step"]
 
 ops = torch.ops.deltarule
 
