@@ -278,6 +278,7 @@ aarch64_checks() {
         skip "$1" "the packages of group aarch64 (tools/packages.txt) cannot be installed"
     fi
 }
+# cuda_checks ARCHITECTURES: where there is nvcc.
 cuda_checks() {
     local nvcc name="cuda for sm_${1//;/, sm_}, and its kernels on the host"
     chosen "$name" || return 0
@@ -287,5 +288,17 @@ cuda_checks() {
         check "$name" cuda "$1"
     else
         skip "$name" 'there is no nvcc'
+    fi
+}
+# The same where a change can have touched it: it takes ten minutes.
+cuda_checks_of_changes() {
+    local base
+    local -r parts=(src/backends/cuda src/backends/*.h src/ops src/maps src/rules src/base include tests/cuda cmake/cuda.cmake
+        CMakeLists.txt tests/CMakeLists.txt tools/compile-cuda)
+    base=$(base_of_changes)
+    if [ -z "$list" ] && git diff --quiet "$base" -- "${parts[@]}"; then
+        skip "cuda for sm_${1//;/, sm_}, and its kernels on the host" "nothing that it is compiled from changed since $base"
+    else
+        cuda_checks "$1"
     fi
 }
