@@ -140,6 +140,11 @@ def files_in(folder):
     return [name for name in os.listdir(folder) if name.endswith(".prefix")] if os.path.isdir(folder) else []
 
 
+def wait_for_log(server, words):
+    """A request's line is written after its client has the answer."""
+    server.wait_for(lambda: words in server.log(), f"no {words} in the log")
+
+
 def test_state_folder(server, command, model):
     """States in a folder outlive the server: the next one goes on from them, and answers the same."""
     folder = os.path.join(os.path.dirname(model), "states")
@@ -147,15 +152,18 @@ def test_state_folder(server, command, model):
     fresh = server.complete(prompt + "line 6", max_tokens=30)
     with served.Server(command, model, "--state-folder", folder) as own:
         own.complete(prompt, max_tokens=4)
-        assert own.metric('store_misses_total{reason="empty"}') == 1 and "store=empty" in own.log(), own.log()
+        assert own.metric('store_misses_total{reason="empty"}') == 1
+        wait_for_log(own, "store=empty")
         own.complete("other text", max_tokens=4)
         assert own.metric('store_misses_total{reason="unknown"}') == 1 and own.metric("store_files") == len(files_in(folder)) > 0
         own.complete(prompt, max_tokens=0, echo=True, logprobs=0)
-        assert own.metric('store_misses_total{reason="scored"}') == 1 and "store=scored" in own.log()
+        assert own.metric('store_misses_total{reason="scored"}') == 1
+        wait_for_log(own, "store=scored")
     with served.Server(command, model, "--state-folder", folder) as own:
         assert own.metric("store_files") == len(files_in(folder))
         assert own.complete(prompt + "line 6", max_tokens=30) == fresh
-        assert own.metric("store_hits_total") == 1 and own.metric("cached_tokens_total") > 500 and "store=hit" in own.log()
+        assert own.metric("store_hits_total") == 1 and own.metric("cached_tokens_total") > 500
+        wait_for_log(own, "store=hit")
     one, most = os.path.join(folder, files_in(folder)[0]), 2 << 20
     with open(one, "r+b") as file:
         file.truncate(os.path.getsize(one) // 2)
