@@ -134,7 +134,7 @@ static void test_links_lead_no_way_up(void **state) {
     for (int i = 0; i < 4; i++) assert_non_null(strstr(corpus->left_out.at[i].problem, problems[i]));
     dr_corpus_destroy(corpus);
     assert_refused("/proc/self", DR_ERROR_ARGUMENT, "a folder of the system's own");
-    assert_refused("/sys/kernel", DR_ERROR_ARGUMENT, "a folder of the system's own");
+    if (access("/sys/kernel", F_OK) == 0) assert_refused("/sys/kernel", DR_ERROR_ARGUMENT, "a folder of the system's own");
     assert_refused("/proc/self/fd", DR_ERROR_ARGUMENT, "a folder of the system's own");
 }
 

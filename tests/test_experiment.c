@@ -195,6 +195,38 @@ static void test_claims(void **state) {
     dr_experiment_close(experiment);
 }
 
+/* Of a claim over several places the worst counts, one that was not run too; a bound may be met; where leaves places out. */
+static void test_places_of_claims(void **state) {
+    (void)state;
+    static const char places[] =
+        HEAD "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 1,"
+             "\"grid\": {\"rule\": [\"gdn\", \"pgdn\", \"kda\"], \"size\": {\"s\": {\"lengths\": \"64/4\"}, \"l\": "
+             "{\"lengths\": \"64/8\"}}},"
+             "\"claims\": [{\"text\": \"all\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\", "
+             "\"kda\"]},"
+             "{\"text\": \"l\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\", \"kda\"], "
+             "\"where\": {\"size\": "
+             "\"l\"}},"
+             "{\"text\": \"bound\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"], \"at_least\": 0.5}]}";
+    char last[256];
+    dr_experiment *experiment;
+    if (open_text(places, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
+    /* rows: gdn s, gdn l, pgdn s, pgdn l, kda s, kda l */
+    measure(experiment, 1, 0.5);
+    measure(experiment, 3, 0.7);
+    measure(experiment, 5, 0.2);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_NOT_RUN);
+    measure(experiment, 0, 0.5);
+    measure(experiment, 2, 0.3);
+    measure(experiment, 4, 0.1);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_HOLDS);
+    dr_experiment_close(experiment);
+}
+
 static void count(void *context, const char *text) {
     assert_non_null(text);
     ++*(int *)context;
@@ -312,9 +344,9 @@ static void test_allocations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spreads),        cmocka_unit_test(test_refused_files),
-                                       cmocka_unit_test(test_cells),          cmocka_unit_test(test_claims),
-                                       cmocka_unit_test(test_reports),        cmocka_unit_test(test_results),
-                                       cmocka_unit_test(test_broken_results), cmocka_unit_test(test_allocations)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spreads), cmocka_unit_test(test_refused_files),    cmocka_unit_test(test_cells),
+        cmocka_unit_test(test_claims),  cmocka_unit_test(test_places_of_claims), cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_broken_results),   cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -5,6 +5,7 @@
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "evaluate/score.h"
+#include "generate/answer.h"
 #include "generate/stop.h"
 #include "learner.h"
 #include "scratch.h"
@@ -37,6 +38,46 @@ static int end(void **state) {
     learner_destroy(model);
     dr_backend_close(backend);
     return scratch_end(state);
+}
+
+/* ---- one answer ---- */
+
+/* Adds ids to an answer; the text that came of them. */
+static dr_finish answer_of(const dr_generate_options *options, const int32_t *ids, int count, char text[64]) {
+    dr_answer answer;
+    size_t bytes = 0;
+    assert_int_equal(dr_answer_create(options, &answer), DR_OK);
+    for (int i = 0; i < count && answer.finish == DR_FINISH_NOT; i++) {
+        assert_int_equal(dr_answer_add(&answer, ids[i]), DR_OK);
+        assert_true(bytes + answer.ready_bytes < 64);
+        if (answer.ready_bytes > 0) memcpy(text + bytes, answer.ready, answer.ready_bytes);
+        bytes += answer.ready_bytes;
+    }
+    text[bytes] = '\0';
+    const dr_finish finish = answer.finish;
+    dr_answer_release(&answer);
+    return finish;
+}
+
+/* The token that begins a document ends an answer, unless it is to go on; a token to stop at gives no text. */
+static void test_tokens_that_end_an_answer(void **state) {
+    (void)state;
+    static const int32_t ids[] = {'a', 'b', DR_DOCUMENT_START, 'c', 'd', 'e'}, stops[] = {'z', 'd'};
+    char text[64];
+    dr_tokenizer *tokenizer;
+    assert_int_equal(dr_tokenizer_bytes(&tokenizer), DR_OK);
+    dr_generate_options options = dr_generate_defaults();
+    options.tokens = 6;
+    options.tokenizer = tokenizer;
+    assert_int_equal(answer_of(&options, ids, 6, text), DR_FINISH_END);
+    assert_string_equal(text, "ab");
+    options.ignore_eos = true;
+    assert_int_equal(answer_of(&options, ids, 6, text), DR_FINISH_LENGTH);
+    assert_string_equal(text, "abcde");
+    options.stop_tokens = stops, options.stop_token_count = 2;
+    assert_int_equal(answer_of(&options, ids, 6, text), DR_FINISH_STOP);
+    assert_string_equal(text, "abc");
+    dr_tokenizer_destroy(tokenizer);
 }
 
 /* ---- generating ---- */
@@ -516,6 +557,7 @@ static void test_failed_allocations_are_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokens_that_end_an_answer),
         cmocka_unit_test(test_greedy_is_the_argmax_of_full_forwards),
         cmocka_unit_test(test_seeds_repeat),
         cmocka_unit_test(test_callback_stops),

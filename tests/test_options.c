@@ -461,7 +461,10 @@ static const char *print_made(const char *bytes, size_t count, bool terminal) {
         snprintf(shown, sizeof shown, "%.4000s", output);
     } else {
         int master = posix_openpt(O_RDWR | O_NOCTTY);
-        assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+        if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
+            print_message("there are no terminals here: is /dev/pts mounted?\n");
+            skip();
+        }
         int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
         struct termios how;
         assert_true(slave >= 0 && tcgetattr(slave, &how) == 0);

@@ -180,6 +180,89 @@ static void test_snapshots(void **state) {
     }
 }
 
+/* ---- one slot in another ---- */
+
+static void assert_same_position(const dr_pool *pool, int64_t slot, int64_t tokens, int64_t decoded, uint64_t hash) {
+    dr_position about;
+    must(dr_pool_about(pool, slot, &about));
+    assert_int_equal(about.tokens, tokens);
+    assert_int_equal(about.decoded, decoded);
+    assert_true(about.hash == hash);
+}
+
+/* Slot 2 goes on from a snapshot of slot 0, which has read `count` ids and may have decoded one more, as slot 0 has. */
+static void check_snapshot_of_slot(dr_pool *pool, int model, const int32_t *ids, int64_t count, const float *whole) {
+    float logits[VOCABULARY];
+    int64_t boundary;
+    dr_position about;
+    dr_model_state *kept = NULL;
+    must(dr_pool_about(pool, 0, &about));
+    must(dr_pool_boundary(pool, 0, &boundary));
+    must(dr_pool_snapshot(pool, 0, &kept));
+    must(dr_pool_restore(pool, 2, kept));
+    assert_same_position(pool, 2, boundary, about.decoded, dr_tokens_hash(ids, boundary));
+    assert_int_equal(boundary, about.decoded > 0 ? about.tokens : count / dr_pool_grain(pool) * dr_pool_grain(pool));
+    if (boundary < about.tokens) {
+        step(pool, 2, ids + boundary, about.tokens - boundary, false, logits);
+        assert_bits("behind a snapshot of a slot", model, whole, logits);
+    }
+    dr_model_state_destroy(kept);
+}
+
+/* A slot that is copied, or goes on from a snapshot, between boundaries: both go on with the same bits. */
+static void test_copies(void **state) {
+    (void)state;
+    dr_random random = dr_random_start(14, 0);
+    for (int m = 0; m < MODELS; m++) {
+        int32_t ids[LONGEST];
+        float whole[VOCABULARY], one[VOCABULARY], two[VOCABULARY];
+        dr_model *model = make_model(m, backends[0]);
+        dr_pool *pool = make_pool(model, 3, 512, LONGEST + 8);
+        const int64_t grain = dr_pool_grain(pool);
+        const int64_t counts[] = {grain - 1, grain, grain + 37, 2 * grain + 1};
+        draw_ids(&random, ids, LONGEST);
+        for (int i = 0; i < 4; i++) {
+            const int64_t count = counts[i], more = grain + 5;
+            must(dr_pool_reset(pool, 0));
+            step(pool, 0, ids, count, false, whole);
+            check_snapshot_of_slot(pool, m, ids, count, whole);
+            must(dr_pool_reset(pool, 1));
+            step(pool, 1, ids + 1, grain + 3, false, NULL); /* what a copy must replace */
+            must(dr_pool_copy(pool, 0, 1));
+            assert_same_position(pool, 1, count, 0, dr_tokens_hash(ids, count));
+            step(pool, 0, ids + count, more, false, one);
+            step(pool, 1, ids + count, more, false, two);
+            assert_bits("behind a copy", m, one, two);
+            must(dr_pool_copy(pool, 1, 0));
+            step(pool, 0, ids, 1, true, one);
+            step(pool, 1, ids, 1, true, two);
+            assert_bits("decoded behind a copy", m, one, two);
+            ids[count + more] = ids[0]; /* what was decoded stands behind what was read */
+            check_snapshot_of_slot(pool, m, ids, count + more + 1, one);
+            step(pool, 0, ids, 1, true, one);
+            step(pool, 2, ids, 1, true, two);
+            assert_bits("decoded behind a snapshot of a slot", m, one, two);
+        }
+        dr_pool_destroy(pool);
+        dr_model_destroy(model);
+    }
+}
+
+static void test_a_slot_is_too_short(void **state) {
+    (void)state;
+    dr_model *model = make_model(0, backends[0]);
+    dr_pool *pool = make_pool(model, 1, 512, LONGEST), *small = make_pool(model, 1, 512, 100);
+    int32_t ids[128] = {0};
+    dr_model_state *kept = NULL;
+    step(pool, 0, ids, 128, false, NULL);
+    must(dr_pool_snapshot(pool, 0, &kept));
+    assert_refused(dr_pool_restore(small, 0, kept), DR_ERROR_ARGUMENT, "128 tokens, but slots of the pool at most 100");
+    dr_model_state_destroy(kept);
+    dr_pool_destroy(small);
+    dr_pool_destroy(pool);
+    dr_model_destroy(model);
+}
+
 /* ---- neighbours ---- */
 
 enum { ANSWERS = 5, TOKENS = 9 };
@@ -281,10 +364,9 @@ static void test_same_as_steps(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_snapshots),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_same_as_steps),
+        cmocka_unit_test(test_pieces),     cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_copies),     cmocka_unit_test(test_a_slot_is_too_short),
+        cmocka_unit_test(test_neighbours), cmocka_unit_test(test_same_as_steps),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }

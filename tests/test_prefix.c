@@ -6,11 +6,13 @@
 
 #include <deltarule/deltarule.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { IDS = 96, LONGEST = 300 };
@@ -409,6 +411,45 @@ static void test_folder(void **unused) {
     close_small(&s);
 }
 
+/* Files of the folder that are none of the store's: what a writer is at work on stays, what one left an hour ago goes, and a
+ * state under another name than its own is not taken for a second one. */
+static void test_other_files(void **unused) {
+    (void)unused;
+    small s = open_small();
+    float logits[IDS];
+    dr_prefix_counts counts;
+    char path[4][600];
+    static const char *const names[] = {".a.prefix.new-1", ".b.prefix.new-2"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", folder, names[i]);
+        scratch_write_at(path[i], "part", 4);
+    }
+    const struct timespec old[] = {{time(NULL) - 7200, 0}, {time(NULL) - 7200, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path[1], old, 0), 0);
+    dr_prefixes *prefixes = make_store(s.model, 3 * s.each, folder, 100 * s.each);
+    assert_int_equal(access(path[0], F_OK), 0);
+    assert_int_not_equal(access(path[1], F_OK), 0);
+    read_on(prefixes, s.pool, 0, s.ids[0], 64, logits);
+    dr_prefixes_destroy(prefixes);
+
+    DIR *listing = opendir(folder);
+    assert_non_null(listing);
+    for (const struct dirent *item = readdir(listing); item; item = readdir(listing))
+        if (item->d_name[0] != '.') {
+            snprintf(path[2], sizeof path[2], "%s/%s", folder, item->d_name);
+            snprintf(path[3], sizeof path[3], "%s/%.17scopy.prefix", folder, item->d_name);
+        }
+    closedir(listing);
+    assert_int_equal(link(path[2], path[3]), 0);
+    prefixes = make_store(s.model, 3 * s.each, folder, 100 * s.each);
+    must(dr_prefixes_count(prefixes, &counts));
+    assert_int_equal(counts.files, 1);
+    assert_int_equal(counts.files_damaged, 0);
+    dr_prefixes_destroy(prefixes);
+    files_in(folder, "", true);
+    close_small(&s);
+}
+
 /* In memory alone: what went is said to be gone. */
 static void test_bounds(void **unused) {
     (void)unused;
@@ -532,9 +573,9 @@ static void test_allocations(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences), cmocka_unit_test(test_files),       cmocka_unit_test(test_every_offset),
-        cmocka_unit_test(test_chat),      cmocka_unit_test(test_folder),      cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_kill),      cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_files),  cmocka_unit_test(test_every_offset),
+        cmocka_unit_test(test_chat),        cmocka_unit_test(test_folder), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_other_files), cmocka_unit_test(test_kill),   cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -57,7 +57,7 @@ static const dr_probe_listener listener = {keep, NULL};
 
 static void test_value(void **state) {
     (void)state;
-    double query[] = {0, 1, 1, 0}, key[] = {1, 0, 0.6, 0.8}, value[] = {2, 4, 1, 1}, decay[] = {log(0.5), log(0.5)},
+    double query[] = {0, 1, 1, 0}, key[] = {1, 0, 0.6, 0.8}, value[] = {2, 4, 1, 3}, decay[] = {log(0.5), log(0.5)},
            beta[] = {0.5, 0.5};
     dr_probe_layer layer = layer_of(dr_rule_find("gdn"), 2, 2, 2);
     layer.at[DR_INPUT_QUERY] = query, layer.at[DR_INPUT_KEY] = key, layer.at[DR_INPUT_VALUE] = value;
@@ -70,10 +70,10 @@ static void test_value(void **state) {
     near(figure("cosine of readout and value prediction")->mean, 1);
     near(figure("beta times key and read key")->least, 0.5);
     near(figure("drift")->most, sqrt(20));
-    near(figure("drift")->least, sqrt(0.36 + 4.84));
-    near(figure("error before the write")->least, sqrt(0.49 + 0.16)); /* [1, 1] - [0.3, 0.6] */
-    near(figure("error after the write")->least, 0.5 * sqrt(0.49 + 0.16));
-    near(figure("error after the write")->median, 0.5 * (sqrt(5) + 0.5 * sqrt(0.65)));
+    near(figure("drift")->least, sqrt(0.36 + 0.04));
+    near(figure("error before the write")->least, 2.5); /* [1, 3] - [0.3, 0.6] */
+    near(figure("error after the write")->least, 0.5 * 2.5);
+    near(figure("error after the write")->median, 0.5 * (sqrt(5) + 0.5 * 2.5));
     double lambda[] = {0.5, 0.5};
     layer.at[DR_INPUT_LAMBDA] = lambda;
     layer.recurrence.rule = dr_rule_find("qdelta");
@@ -120,6 +120,26 @@ static void test_preconditioner(void **state) {
     near(figure("share of these below 0")->mean, 0);
     assert_false(dr_probe_preconditioner.applies(dr_rule_find("gdn")));
     assert_false(dr_probe_preconditioner.applies(dr_rule_find("pla")));
+}
+
+/* Keys along two axes have a Gram matrix of rank two; a B that damps is held against its own bounds. */
+static void test_spectrum_and_saturation(void **state) {
+    (void)state;
+    double query[] = {1, 0, 1, 0}, key[] = {1, 0, 0, 1}, value[] = {1, 1}, decay[] = {0, 0}, beta[] = {0.5, 0.5},
+           scan_decay[] = {0, 0}, gain[] = {1e30, 1e30}, centre[] = {0, 0}, of_one = 1, eigenvalue;
+    dr_rule rule = *dr_rule_find("pgdn");
+    rule.squash = (dr_squash){.x = 2, .eps = 1e-6, .interval = DR_SQUASH_DAMPEN, .function = DR_SQUASH_RATIONAL};
+    dr_probe_layer layer = layer_of(&rule, 2, 2, 1);
+    layer.at[DR_INPUT_QUERY] = query, layer.at[DR_INPUT_KEY] = key, layer.at[DR_INPUT_VALUE] = value;
+    layer.at[DR_INPUT_LOG_DECAY] = decay, layer.at[DR_INPUT_BETA] = beta, layer.at[DR_INPUT_SCAN_LOG_DECAY] = scan_decay;
+    layer.at[DR_INPUT_SCAN_GAIN] = gain, layer.at[DR_INPUT_SCAN_CENTRE] = centre;
+    count = 0;
+    assert_int_equal(dr_probe_run(&dr_probe_preconditioner, &layer, &listener), DR_OK);
+    /* ln A = 69 squashes to 0.986 of the way to a bound; where nothing was scanned, ln 1e-6 to 0.932 of that to the other */
+    near(figure("share of B within 5% of a bound")->mean, 0.75);
+    if (dr_probe_eigenvalues(1, &of_one, &eigenvalue) == DR_ERROR_UNSUPPORTED) return;
+    near(figure("effective rank of the Gram matrix")->mean, 2);
+    near(figure("shares of the Gram matrix's eigenvalues")->least, 0.5);
 }
 
 static void test_erase(void **state) {
@@ -254,7 +274,8 @@ static int close_backend(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_value),          cmocka_unit_test(test_squash),
-                                       cmocka_unit_test(test_preconditioner), cmocka_unit_test(test_erase),
-                                       cmocka_unit_test(test_streams),        cmocka_unit_test(test_models)};
+                                       cmocka_unit_test(test_preconditioner), cmocka_unit_test(test_spectrum_and_saturation),
+                                       cmocka_unit_test(test_erase),          cmocka_unit_test(test_streams),
+                                       cmocka_unit_test(test_models)};
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

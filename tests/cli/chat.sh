@@ -77,7 +77,7 @@ printf 'a\n' >lines
 expect 1 'cannot write to standard output' to_full talk
 
 # ---- through a terminal ----
-command -v script >/dev/null || { echo 'SKIPPED: no command script, so no terminal'; exit 77; }
+script -qec true typescript >/dev/null 2>&1 || { echo 'SKIPPED: no command script, or no terminal for it'; exit 77; }
 # keys SECONDS TEXT ...: types each text after so many seconds.
 keys() {
     while [ $# -gt 0 ]; do

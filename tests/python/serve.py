@@ -5,7 +5,7 @@
 
 Runs the functions test_NAME below, all of them without names. Needs nothing beside Python.
 """
-import concurrent.futures, http.client, json, os, signal, socket, subprocess, sys, tempfile, threading, time
+import concurrent.futures, contextlib, http.client, json, os, signal, socket, subprocess, sys, tempfile, threading, time
 
 import served
 
@@ -212,33 +212,19 @@ def test_killed_while_states_are_written(server, command, model):
             assert own.metric("store_files_damaged_total") == 0
 
 
-def test_second_turn_is_fast(server, command, model):
-    """The first token of the second turn of a chat of 4,000 tokens comes in a tenth of the time of the first turn's."""
+def test_second_turn_reads_little(server, command, model):
+    """Of the second turn of a chat of 4,000 tokens less than a twentieth of the first turn's tokens is read."""
     with served.Server(command, model) as own:
-        def first_token(messages):
-            connection = own.connect()
-            body = {"messages": messages, "max_tokens": 8, "temperature": 0, "stream": True,
-                    "logit_bias": {str(i): -100 for i in range(128, 257)}}
-            began = time.monotonic()
-            connection.request("POST", "/v1/chat/completions", json.dumps(body))
-            response, taken, text = connection.getresponse(), None, ""
-            for line in response:
-                if line.startswith(b"data: {"):
-                    piece = json.loads(line[6:])["choices"][0]["delta"].get("content", "")
-                    taken = taken or (piece and time.monotonic() - began)
-                    text += piece
-            connection.close()
-            return taken, text
-        ratios = []
-        for trial in range(5):  # the machine may be busy: the best of five counts
-            messages = [{"role": "user", "content": f"chat {trial}: " + "the state is a matrix. " * 180}]
-            first, text = first_token(messages)
-            second, _ = first_token([*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "more"}])
-            ratios.append(second / first)
-            if second <= first / 10:
-                break
-        print(f"  second turn over first turn: {min(ratios):.3f}")
-        assert min(ratios) <= 0.1, ratios
+        def read_of(messages):
+            before = own.metric("prompt_tokens_total")
+            pieces = own.stream("/v1/chat/completions", {"messages": messages, "max_tokens": 8, "temperature": 0,
+                                                         "logit_bias": {str(i): -100 for i in range(128, 257)}})
+            text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
+            return own.metric("prompt_tokens_total") - before, text
+        messages = [{"role": "user", "content": "the state is a matrix. " * 180}]
+        first, text = read_of(messages)
+        second, _ = read_of([*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "more"}])
+        assert first > 4000 and second < first / 20, (first, second)
 
 
 def test_restored_prompts_have_the_same_bits(server, command, model):
@@ -324,10 +310,11 @@ def test_bad_requests(server, command, model):
     for raw in [b"\0\0\0\0", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
                 b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"A" * 100000]:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-            connection.sendall(raw)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(65536):
-                pass
+            with contextlib.suppress(OSError):  # the server may close it at any of these
+                connection.sendall(raw)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
     assert server.complete(PROMPT, max_tokens=3)
 
 

@@ -52,9 +52,8 @@ class Server:
             raise SystemExit(f"the server ended with status {status}:\n{log[-4000:]}")
 
     def log(self):
-        self.errors.flush()
-        self.errors.seek(0)
-        return self.errors.read()
+        # by pread, since the server writes where the offset is that they share
+        return os.pread(self.errors.fileno(), os.fstat(self.errors.fileno()).st_size, 0).decode(errors="replace")
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
