@@ -151,7 +151,7 @@ static void described_rwkv7(described_list *list, const dr_rwkv7_description *r,
 static void described_mamba2(described_list *list, const dr_mamba2_description *m, int64_t D) {
     const int64_t inner = m->heads * m->head_size, conv = inner + 2 * m->groups * m->state_size, in = inner + conv + m->heads;
     MATRIX("in_proj.weight", in, D);
-    VECTOR_IF(m->projection_bias, "in_proj.bias", in);
+    VECTOR_IF(m->input_bias, "in_proj.bias", in);
     CUBE("conv1d.weight", conv, 1, m->conv_size);
     VECTOR_IF(m->conv_bias, "conv1d.bias", conv);
     VECTOR("A_log", m->heads);
@@ -159,7 +159,7 @@ static void described_mamba2(described_list *list, const dr_mamba2_description *
     VECTOR("dt_bias", m->heads);
     VECTOR_IF(m->norm != DR_MAMBA2_NORM_NONE, "norm.weight", inner);
     MATRIX("o_proj.weight", D, inner);
-    VECTOR_IF(m->projection_bias, "o_proj.bias", D);
+    VECTOR_IF(m->output_bias, "o_proj.bias", D);
 }
 
 static void described_mixer(described_list *list, const dr_mixer_description *mixer, int64_t D) {

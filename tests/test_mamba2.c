@@ -28,7 +28,7 @@ static int variants(dr_mamba2_description *all) {
     for (int i = 0; i < 8; i++) all[i] = basic();
     count++;
     all[count].norm = DR_MAMBA2_NORM_THEN_GATE;
-    all[count++].projection_bias = true;
+    all[count++].input_bias = true;
     all[count].norm = DR_MAMBA2_NORM_NONE;
     all[count++].conv_bias = false;
     all[count].least_step = 0.1; /* steps are about ln 2 with dt_bias as drawn: some of them are clamped */
@@ -38,7 +38,8 @@ static int variants(dr_mamba2_description *all) {
     all[count++].conv_size = 1;
     const double factors[] = {0.5, -2, 0.25, 3, 1.5};
     memcpy(all[count].factor, factors, sizeof factors);
-    all[count++].projection_bias = true;
+    all[count].input_bias = true;
+    all[count++].output_bias = true;
     all[count].groups = 4;
     all[count++].norm_groups = 3;
     return count;

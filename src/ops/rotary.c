@@ -41,6 +41,10 @@ dr_status dr_rotary_check(const dr_rotary_spectrum *s) {
     return s->kind == DR_ROTARY_PLAIN ? DR_OK : check_stretched(s);
 }
 
+static double counted(const dr_rotary_spectrum *s) {
+    return (double)(s->counted > 0 ? s->counted : s->dim);
+}
+
 static double llama3(const dr_rotary_spectrum *s, double f) {
     const double turns = s->original * f / TWO_PI; /* in the original length */
     if (turns > s->high) return f;
@@ -51,7 +55,7 @@ static double llama3(const dr_rotary_spectrum *s, double f) {
 
 /* The pair, as a real number, that makes so many turns in the original length. */
 static double pair_of(const dr_rotary_spectrum *s, double turns) {
-    return (double)s->dim * log(s->original / (TWO_PI * turns)) / (2 * log(s->base));
+    return counted(s) * log(s->original / (TWO_PI * turns)) / (2 * log(s->base));
 }
 
 static double yarn(const dr_rotary_spectrum *s, double f, double pair) {
@@ -61,14 +65,14 @@ static double yarn(const dr_rotary_spectrum *s, double f, double pair) {
         last = ceil(last);
     }
     first = fmax(first, 0);
-    last = fmin(last, (double)(s->dim - 1));
+    last = fmin(last, counted(s) - 1);
     if (first == last) last += 0.001;
     const double m = fmin(fmax((pair - first) / (last - first), 0), 1);
     return m * f / s->stretch + (1 - m) * f;
 }
 
 static double frequency(const dr_rotary_spectrum *s, int64_t i) {
-    const double f = pow(s->base, -2 * (double)i / (double)s->dim);
+    const double f = pow(s->base, -2 * (double)i / counted(s));
     switch (s->kind) {
     case DR_ROTARY_PLAIN:
         return f;

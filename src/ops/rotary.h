@@ -32,6 +32,7 @@ typedef enum {
 typedef struct {
     dr_rotary_kind kind;
     int64_t dim;
+    int64_t counted; /* of these the exponents are made, base^(-2i/counted), where that is no even number; 0: dim */
     double base;
     double stretch;             /* linear, llama3, yarn: "factor" in configurations */
     double original;            /* llama3, yarn: positions that the model was made with */

@@ -223,7 +223,7 @@ def on_a_cpu():
             if operator in vars(module):
                 setattr(module, operator, function)
         if "ACT2FN" in vars(module):
-            module.ACT2FN = {"swish": F.silu, "silu": F.silu, "sqrelu": operators["sqrelu"], "sigmoid": torch.sigmoid}
+            module.ACT2FN = {"swish": F.silu, "silu": F.silu, "relu": F.relu, "sqrelu": operators["sqrelu"], "sigmoid": torch.sigmoid}
 
 
 # ---- types without a class there -----------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def nemotron_h(r):
                 moe_shared_expert_intermediate_size=r.randint(4, 20), n_group=choices, topk_group=r.randint(1, choices),
                 norm_topk_prob=maybe(r, .7), routed_scaling_factor=r.choice([1.0, 2.5]), moe_latent_size=r.choice([None, 9]),
                 layer_norm_epsilon=r.choice([1e-5, .004]), use_bias=maybe(r, .3), mlp_bias=maybe(r, .3), attention_bias=maybe(r, .3),
-                time_step_min=r.choice([0.001, 0.05]))
+                time_step_min=r.choice([0.001, 0.05]), mamba_proj_bias=maybe(r, .3))
 
 
 def bamba(r):
@@ -211,7 +211,7 @@ def falcon_h1(r):
     factor = lambda: r.uniform(.5, 1.5)
     return dict(common(r), **heads_of(r, 4), head_dim=4 * r.randint(1, 5), mamba_n_heads=heads, mamba_d_head=size, mamba_d_ssm=heads * size,
                 mamba_n_groups=groups, mamba_d_state=r.choice([4, 8, 11]), mamba_d_conv=r.choice([2, 3, 4]), mamba_chunk_size=8,
-                mamba_conv_bias=maybe(r), mamba_proj_bias=maybe(r, .3), attention_bias=maybe(r), mlp_bias=maybe(r), mamba_rms_norm=maybe(r, .7),
+                mamba_conv_bias=maybe(r), mamba_proj_bias=maybe(r, .3), projectors_bias=maybe(r, .3), attention_bias=maybe(r), mlp_bias=maybe(r), mamba_rms_norm=maybe(r, .7),
                 mamba_norm_before_gate=maybe(r), attention_in_multiplier=factor(), attention_out_multiplier=factor(), key_multiplier=factor(),
                 embedding_multiplier=factor(), lm_head_multiplier=factor(), mlp_multipliers=[factor(), factor()], ssm_in_multiplier=factor(),
                 ssm_out_multiplier=factor(), ssm_multipliers=[factor() for _ in range(5)], max_position_embeddings=64)
@@ -328,7 +328,7 @@ def transformer(r):
 
 def rwkv7(r):
     keys, size = fla_common(r), r.choice([4, 8, 12])
-    keys = without(keys, "hidden_size")
+    keys = dict(without(keys, "hidden_size"), num_hidden_layers=r.choice([2, 3, 4]))  # the class cannot draw one layer
     rank = lambda: r.choice([None, 4, 9])
     return dict(keys, hidden_size=size * r.randint(1, 5), head_dim=size, decay_low_rank_dim=rank(), gate_low_rank_dim=rank(), a_low_rank_dim=rank(),
                 v_low_rank_dim=rank(), norm_bias=maybe(r), use_l2warp=maybe(r))

@@ -137,10 +137,10 @@ typedef enum { DR_MAMBA2_NORM_NONE, DR_MAMBA2_NORM_GATED, DR_MAMBA2_NORM_THEN_GA
 typedef struct {
     int64_t heads, head_size, groups, state_size; /* inner width: heads head_size; head h reads group h / (heads / groups) */
     int64_t conv_size;
-    bool conv_bias, projection_bias;
-    double least_step, most_step; /* of softplus(dt + dt_bias); most may be infinite */
-    dr_mamba2_norm norm;          /* GATED: RMS of y silu(z); THEN_GATE: RMS of y, times silu(z); NONE: y silu(z) */
-    int64_t norm_groups;          /* the RMS is of inner / norm_groups channels */
+    bool conv_bias, input_bias, output_bias; /* of the convolution and of the projections before and behind */
+    double least_step, most_step;            /* of softplus(dt + dt_bias); most may be infinite */
+    dr_mamba2_norm norm;                     /* GATED: RMS of y silu(z); THEN_GATE: RMS of y, times silu(z); NONE: y silu(z) */
+    int64_t norm_groups;                     /* the RMS is of inner / norm_groups channels */
     double norm_eps;
     double factor[5]; /* of z, x, B, C, dt as they leave the projection (HF: falcon_h1); 1 elsewhere */
 } dr_mamba2_description;

@@ -64,7 +64,7 @@ static dr_status read_attention(const json_t *object, dr_fla_attention *keys) {
         DR_KEY_RANGE(WHOLE, dr_fla_attention, "window_size", window, 1, 1 << 24),
         DR_KEY_RANGE(REAL, dr_fla_attention, "rope_theta", theta, 1, 1e300),
         DR_KEY(TRUTH, dr_fla_attention, "qkv_bias", bias),
-        DR_KEY(ANY, dr_fla_attention, "layers", layers),
+        DR_KEY(NUMBERS, dr_fla_attention, "layers", layers),
     };
     TABLE(table, own, NULL);
     static const dr_key_table *const tables[] = {&table, NULL};
@@ -78,18 +78,45 @@ static dr_status read_attention(const json_t *object, dr_fla_attention *keys) {
 
 static bool has_layer(const json_t *layers, int64_t layer) {
     for (size_t i = 0; i < json_array_size(layers); i++)
-        if (json_is_integer(json_array_get(layers, i)) && json_integer_value(json_array_get(layers, i)) == layer) return true;
+        if (json_integer_value(json_array_get(layers, i)) == layer) return true;
     return false;
+}
+
+static size_t count_objects(const json_t *attention) {
+    return json_is_array(attention) ? json_array_size(attention) : attention ? 1 : 0;
+}
+
+static const json_t *object_at(const json_t *attention, size_t i) {
+    return json_is_array(attention) ? json_array_get(attention, i) : attention;
+}
+
+/* Each number in "layers" is that of one of `count` layers, and each layer is named once at most. */
+static dr_status check_attention(const json_t *attention, int64_t count) {
+    int64_t named = 0;
+    for (size_t i = 0; i < count_objects(attention); i++) {
+        dr_fla_attention keys;
+        DR_TRY(read_attention(object_at(attention, i), &keys));
+        for (size_t j = 0; j < json_array_size(keys.layers); j++) {
+            const int64_t layer = json_integer_value(json_array_get(keys.layers, j));
+            if (layer < 0 || layer >= count)
+                return dr_fail(DR_ERROR_FORMAT, "\"attn\" names layer %" PRId64 ", where the layers are 0 to %" PRId64, layer,
+                               count - 1);
+            if (++named > count) return dr_fail(DR_ERROR_FORMAT, "\"attn\" names a layer twice");
+        }
+    }
+    return DR_OK;
 }
 
 /* The object of "attn" that has a layer, or *found false. */
 static dr_status find_attention(const json_t *attention, int64_t layer, dr_fla_attention *keys, bool *found) {
     *found = false;
-    if (!attention) return DR_OK;
-    const size_t count = json_is_array(attention) ? json_array_size(attention) : 1;
-    for (size_t i = 0; i < count && !*found; i++) {
-        DR_TRY(read_attention(json_is_array(attention) ? json_array_get(attention, i) : attention, keys));
-        *found = has_layer(keys->layers, layer);
+    for (size_t i = 0; i < count_objects(attention); i++) {
+        dr_fla_attention read;
+        DR_TRY(read_attention(object_at(attention, i), &read));
+        if (!has_layer(read.layers, layer)) continue;
+        if (*found) return dr_fail(DR_ERROR_FORMAT, "two objects of \"attn\" name layer %" PRId64, layer);
+        *keys = read;
+        *found = true;
     }
     return DR_OK;
 }
@@ -129,6 +156,7 @@ static dr_status make_model(const dr_fla_keys *keys, dr_fla_maker make, dr_descr
         description->residual_block = keys->residual_block;
         description->depth_norm = norm;
     }
+    DR_TRY(check_attention(keys->attention, description->count));
     const int64_t width = (dr_fla_part(keys->hidden, keys->ratio * 2 / 3) + 255) / 256 * 256;
     for (int64_t i = 0; i < description->count; i++) {
         dr_layer_description *layer = &description->layers[i];

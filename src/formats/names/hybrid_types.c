@@ -101,7 +101,8 @@ typedef struct {
 
 static dr_status read_nested(const json_t *config, dr_description *description,
                              dr_status (*read)(const json_t *config, dr_description *description)) {
-    static const dr_key keys[] = {DR_KEY(ANY, nested, "text_config", text), DR_KEY(TRUTH, nested, "tie_word_embeddings", tied)};
+    static const dr_key keys[] = {DR_KEY(OBJECT, nested, "text_config", text),
+                                  DR_KEY(TRUTH, nested, "tie_word_embeddings", tied)};
     static const char *const idle[] = {"vision_config",
                                        "image_token_id",
                                        "video_token_id",

@@ -35,6 +35,17 @@ static dr_status check_only(const char *key, const json_t *value, const char *on
     return dr_fail(DR_ERROR_UNSUPPORTED, "\"%s\" is %s; only %.*s is supported", key, found, (int)strcspn(only, "|"), only);
 }
 
+static dr_status check_form(const dr_key *key, const json_t *value) {
+    const bool numbers = key->kind == DR_KEY_NUMBERS;
+    bool fits = numbers ? json_is_array(value) : json_is_object(value);
+    for (size_t i = 0; fits && numbers && i < json_array_size(value); i++) fits = json_is_integer(json_array_get(value, i));
+    if (fits) return DR_OK;
+    char found[100];
+    dr_json_describe(value, found, sizeof found);
+    return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %s; it must be %s", key->key, found,
+                   numbers ? "an array of whole numbers" : "an object");
+}
+
 static dr_status read_key(const json_t *object, const dr_key *key, const json_t *value, char *to) {
     void *field = to + key->at;
     switch (key->kind) {
@@ -46,6 +57,11 @@ static dr_status read_key(const json_t *object, const dr_key *key, const json_t 
         return dr_json_boolean(object, key->key, field);
     case DR_KEY_TEXT:
         return dr_json_text(object, key->key, field);
+    case DR_KEY_OBJECT:
+    case DR_KEY_NUMBERS:
+        DR_TRY(check_form(key, value));
+        *(const json_t **)field = value;
+        return DR_OK;
     case DR_KEY_ANY:
         *(const json_t **)field = value;
         return DR_OK;

@@ -6,12 +6,14 @@
 #include "base/json.h"
 
 typedef enum {
-    DR_KEY_WHOLE, /* int64_t from least to most */
-    DR_KEY_REAL,  /* double from least to most */
-    DR_KEY_TRUTH, /* bool */
-    DR_KEY_TEXT,  /* const char *, as long as the object lives */
-    DR_KEY_ANY,   /* const json_t *, likewise */
-    DR_KEY_ONLY,  /* nowhere: it must be `only`, which is JSON, or one of several behind '|' */
+    DR_KEY_WHOLE,   /* int64_t from least to most */
+    DR_KEY_REAL,    /* double from least to most */
+    DR_KEY_TRUTH,   /* bool */
+    DR_KEY_TEXT,    /* const char *, as long as the object lives */
+    DR_KEY_ANY,     /* const json_t *, likewise */
+    DR_KEY_OBJECT,  /* likewise, an object */
+    DR_KEY_NUMBERS, /* likewise, an array of whole numbers */
+    DR_KEY_ONLY,    /* nowhere: it must be `only`, which is JSON, or one of several behind '|' */
 } dr_key_kind;
 
 typedef struct {

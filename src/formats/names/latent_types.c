@@ -129,13 +129,13 @@ static const dr_key linear_keys[] = {
     DR_KEY_RANGE(WHOLE, kimi_linear_keys, "head_dim", size, 1, 1 << 24),
     DR_KEY_RANGE(WHOLE, kimi_linear_keys, "num_heads", heads, 1, 1 << 24),
     DR_KEY_RANGE(WHOLE, kimi_linear_keys, "short_conv_kernel_size", conv, 1, 1 << 10),
-    DR_KEY(ANY, kimi_linear_keys, "kda_layers", recurrent),
-    DR_KEY(ANY, kimi_linear_keys, "full_attn_layers", full),
+    DR_KEY(NUMBERS, kimi_linear_keys, "kda_layers", recurrent),
+    DR_KEY(NUMBERS, kimi_linear_keys, "full_attn_layers", full),
 };
 static const dr_key_table of_linear = {linear_keys, sizeof linear_keys / sizeof linear_keys[0], NULL};
 
 static dr_status read_kimi(const json_t *config, dr_description *description) {
-    static const dr_key own[] = {DR_KEY(ANY, dr_transformers, "linear_attn_config", linear_config),
+    static const dr_key own[] = {DR_KEY(OBJECT, dr_transformers, "linear_attn_config", linear_config),
                                  DR_KEY_MUST("mla_use_nope", "true")};
     static const dr_key_table kimi = {own, sizeof own / sizeof own[0], NULL};
     static const dr_key_table *const tables[] = {&dr_transformers_base, &latent, &kimi, &dr_published_idle, NULL};

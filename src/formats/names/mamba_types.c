@@ -11,7 +11,7 @@ enum { FACTORS = 5 };
 typedef struct {
     dr_transformers hf; /* first: its tables fill it in */
     int64_t mamba_heads, mamba_head_size, groups, state_size, conv_size, expand, inner;
-    bool projection_bias, conv_bias;
+    bool projection_bias, output_bias, conv_bias;
     const json_t *limit; /* of steps */
     double least_step;
     double norm_eps;
@@ -23,7 +23,6 @@ typedef struct {
     const json_t *attention_layers, *blocks;
     const char *pattern;
     int64_t latent, shared_width, shared_count;
-    bool plain_bias;
 } mamba_keys;
 
 #define SIZE(name, field)         DR_KEY_RANGE(WHOLE, mamba_keys, name, field, 1, 1 << 24)
@@ -77,7 +76,8 @@ static dr_status add_mamba(const mamba_keys *keys, dr_layer_description *layer, 
                                      .state_size = keys->state_size,
                                      .conv_size = keys->conv_size,
                                      .conv_bias = keys->conv_bias,
-                                     .projection_bias = keys->projection_bias,
+                                     .input_bias = keys->projection_bias,
+                                     .output_bias = keys->projection_bias,
                                      .norm = norm_of(keys),
                                      .norm_groups = keys->groups,
                                      .norm_eps = keys->norm_eps,
@@ -232,7 +232,6 @@ static const dr_key nemotron_keys[] = {
     SIZE("ssm_state_size", state_size),
     DR_KEY_RANGE(WHOLE, mamba_keys, "conv_kernel", conv_size, 1, 1 << 10),
     TRUTH("use_bias", projection_bias),
-    TRUTH("mamba_proj_bias", plain_bias),
     TRUTH("use_conv_bias", conv_bias),
     DR_KEY_RANGE(REAL, mamba_keys, "layer_norm_epsilon", norm_eps, 1e-30, 1),
     DR_KEY_RANGE(REAL, mamba_keys, "time_step_min", least_step, 0, 1e9),
@@ -260,6 +259,7 @@ static const char *const nemotron_idle[] = {"chunk_size",
                                             "time_step_floor",
                                             "time_step_rank",
                                             "mamba_ssm_cache_dtype",
+                                            "mamba_proj_bias",
                                             "moe_shared_expert_overlap",
                                             "mtp_layers_block_type",
                                             "num_nextn_predict_layers",
@@ -289,7 +289,6 @@ static dr_status read_nemotron(const json_t *config, dr_description *description
                            : dr_fail(DR_ERROR_MEMORY, "there is no memory for a configuration");
     description->tied = false; /* the class has a head of its own, whatever "tie_word_embeddings" is */
     if (status == DR_OK) description->final_norm = dr_published_rms(keys.norm_eps, 0);
-    keys.projection_bias = keys.projection_bias || keys.plain_bias;
     for (int64_t i = 0; status == DR_OK && i < description->count; i++)
         status = add_nemotron_layer(&keys, i, &description->layers[i]);
     json_decref(whole);
@@ -307,7 +306,7 @@ static const dr_key mamba_layer_keys[] = {
     TRUTH("mamba_conv_bias", conv_bias),
     TRUTH("mamba_proj_bias", projection_bias),
     ANY("time_step_limit", limit),
-    ANY("attn_layer_indices", attention_layers),
+    DR_KEY(NUMBERS, mamba_keys, "attn_layer_indices", attention_layers),
     SIZE("mamba_d_ssm", inner),
 };
 static const char *const mamba_layer_idle[] = {
@@ -340,7 +339,7 @@ static dr_status read_bamba(const json_t *config, dr_description *description) {
         if (dr_transformers_has(keys.attention_layers, i)) {
             DR_TRY(add_attention(&keys, layer));
             dr_rotary_spectrum *spectrum = &layer->mixer[0].of.attention.spectrum;
-            spectrum->dim = keys.hf.head_size / 2; /* the class turns a half, whatever the configuration says */
+            dr_published_turn(keys.hf.head_size / 2, spectrum); /* the class turns a half, whatever the configuration says */
             const dr_status status = dr_rotary_check(spectrum);
             if (status != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");
         } else {
@@ -368,6 +367,7 @@ static dr_status add_falcon_layer(const mamba_keys *keys, int64_t index, dr_laye
     mixer->input_scale = keys->mamba_in;
     mixer->output_scale = keys->mamba_out;
     dr_mamba2_description *mamba = &mixer->of.mamba2;
+    mamba->output_bias = keys->output_bias; /* the class takes "mamba_proj_bias" for the other projection only */
     DR_TRY(read_limit(keys->limit, "time_step_limit", mamba));
     DR_TRY(read_factors(keys->mamba_factors, "ssm_multipliers", FACTORS, mamba->factor));
     DR_TRY(add_attention(keys, layer));
@@ -392,7 +392,7 @@ static dr_status read_falcon(const json_t *config, dr_description *description) 
         ANY("mlp_multipliers", feed_factors),
         TRUTH("mamba_rms_norm", gated_norm),
         TRUTH("mamba_norm_before_gate", norm_first),
-        DR_KEY_MUST("projectors_bias", "false"),
+        TRUTH("projectors_bias", output_bias),
         DR_KEY_MUST("attn_layer_indices", "null"),
     };
     TABLE(falcon, own, NULL);

@@ -219,13 +219,16 @@ static dr_status find_kind(const char *name, dr_rotary_kind *kind) {
     return dr_fail(DR_ERROR_UNSUPPORTED, "\"rope_type\" is \"%.40s\"; default, linear, llama3 and yarn are supported", name);
 }
 
+void dr_published_turn(int64_t channels, dr_rotary_spectrum *spectrum) {
+    spectrum->dim = channels + channels % 2;
+    spectrum->counted = channels;
+}
+
 dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, bool *any, dr_rotary_spectrum *spectrum) {
     const json_t *object = rope->scaling ? rope->scaling : rope->parameters;
     rope_keys keys = {
         .theta = rope->theta, .partial = rope->partial, .original = rope->positions, .fast = 32, .slow = 1, .truncate = true};
     dr_rotary_kind kind = DR_ROTARY_PLAIN;
-    if (object && !json_is_object(object))
-        return dr_fail(DR_ERROR_FORMAT, "\"%s\" is no object", rope->scaling ? "rope_scaling" : "rope_parameters");
     if (object) {
         dr_status status = dr_keys_read(object, rope_tables, &keys);
         if (status != DR_OK) return dr_fail_in(status, "%s", rope->scaling ? "rope_scaling" : "rope_parameters");
@@ -237,7 +240,6 @@ dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, boo
     if (kind != DR_ROTARY_PLAIN && keys.factor == 0)
         return dr_fail(DR_ERROR_FORMAT, "\"rope_type\" is \"%s\", which needs a \"factor\"", name);
     *spectrum = (dr_rotary_spectrum){.kind = kind,
-                                     .dim = (int64_t)((double)size * keys.partial),
                                      .base = keys.theta,
                                      .stretch = keys.factor,
                                      .original = (double)keys.original,
@@ -249,6 +251,7 @@ dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, boo
                                      .attention_factor = keys.attention_factor,
                                      .mscale = keys.mscale,
                                      .mscale_dims = keys.mscale_dims};
+    dr_published_turn((int64_t)((double)size * keys.partial), spectrum);
     if (!*any) return DR_OK;
     const dr_status status = dr_rotary_check(spectrum);
     return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");

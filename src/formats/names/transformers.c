@@ -25,8 +25,8 @@ static const dr_key base[] = {
     DR_KEY_RANGE(REAL, dr_transformers, "rms_norm_eps", norm_eps, 1e-30, 1),
     TRUTH("tie_word_embeddings", tied),
     SIZE("max_position_embeddings", rope.positions),
-    ANY("rope_parameters", rope.parameters),
-    ANY("rope_scaling", rope.scaling),
+    DR_KEY(OBJECT, dr_transformers, "rope_parameters", rope.parameters),
+    DR_KEY(OBJECT, dr_transformers, "rope_scaling", rope.scaling),
     DR_KEY_RANGE(REAL, dr_transformers, "rope_theta", rope.theta, 1, 1e300),
     DR_KEY_MUST("hidden_act", "\"silu\"|\"swish\""),
     DR_KEY_MUST("quantization_config", "null"),
@@ -51,7 +51,7 @@ static const dr_key experts[] = {
     SIZE("moe_intermediate_size", expert_width),
     COUNT("shared_expert_intermediate_size", shared_width),
     SIZE("decoder_sparse_step", sparse_step),
-    ANY("mlp_only_layers", dense_layers),
+    DR_KEY(NUMBERS, dr_transformers, "mlp_only_layers", dense_layers),
     TRUTH("norm_topk_prob", normalised),
 };
 TABLE(dr_transformers_experts, experts);

@@ -383,7 +383,7 @@ static dr_status add_parameters(mamba2 *mixer, const char *prefix, dr_layer_para
         if (is_convolved(p)) channels += mixer->size[p];
     }
     DR_TRY(dr_add_matrix(list, prefix, "in_proj.weight", normal, rows, hidden, 0, &mixer->in));
-    if (mixer->of.projection_bias) DR_TRY(dr_add_vector(list, prefix, "in_proj.bias", zero, rows, 0, &mixer->in_bias));
+    if (mixer->of.input_bias) DR_TRY(dr_add_vector(list, prefix, "in_proj.bias", zero, rows, 0, &mixer->in_bias));
     DR_TRY(dr_add_matrix(list, prefix, "conv1d.weight", filter, channels, 1, mixer->of.conv_size, &mixer->conv));
     if (mixer->of.conv_bias) DR_TRY(dr_add_vector(list, prefix, "conv1d.bias", zero, channels, 0, &mixer->conv_bias));
     DR_TRY(dr_add_vector(list, prefix, "A_log", decay, heads, 0, &mixer->a_log));
@@ -391,7 +391,7 @@ static dr_status add_parameters(mamba2 *mixer, const char *prefix, dr_layer_para
     DR_TRY(dr_add_vector(list, prefix, "D", one, heads, 0, &mixer->skip));
     if (mixer->of.norm != DR_MAMBA2_NORM_NONE) DR_TRY(dr_add_vector(list, prefix, "norm.weight", one, inner, 0, &mixer->norm));
     DR_TRY(dr_add_matrix(list, prefix, "o_proj.weight", normal, hidden, inner, 0, &mixer->out));
-    return mixer->of.projection_bias ? dr_add_vector(list, prefix, "o_proj.bias", zero, hidden, 0, &mixer->out_bias) : DR_OK;
+    return mixer->of.output_bias ? dr_add_vector(list, prefix, "o_proj.bias", zero, hidden, 0, &mixer->out_bias) : DR_OK;
 }
 
 /* S = e^g S + k v^T */
