@@ -324,7 +324,10 @@ def main():
     root = options.keep or tempfile.mkdtemp()
     os.makedirs(root, exist_ok=True)
     every = [*shapes.TYPES, *shapes.MULTIMODAL, *shapes.FLA_TYPES, *shapes.PAPER_TYPES]
-    wanted = options.types.split(",") if options.types else every
+    chosen = options.types.split(",") if options.types else every
+    if set(chosen) - set(every):
+        parser.error(f"unknown types: {', '.join(sorted(set(chosen) - set(every)))}")
+    wanted = [name for name in every if name in chosen]  # those of transformers first: see show_fla
     tokens, faults, folders = (6 if options.many == 1 else 24), [], {}
 
     def attempt(name, what, maker):
