@@ -339,7 +339,8 @@ static dr_status read_bamba(const json_t *config, dr_description *description) {
         if (dr_transformers_has(keys.attention_layers, i)) {
             DR_TRY(add_attention(&keys, layer));
             dr_rotary_spectrum *spectrum = &layer->mixer[0].of.attention.spectrum;
-            dr_published_turn(keys.hf.head_size / 2, spectrum); /* the class turns a half, whatever the configuration says */
+            dr_published_turn(keys.hf.head_size / 2, keys.hf.head_size,
+                              spectrum); /* the class turns a half, whatever the configuration says */
             const dr_status status = dr_rotary_check(spectrum);
             if (status != DR_OK) return dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");
         } else {

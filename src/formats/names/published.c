@@ -219,8 +219,9 @@ static dr_status find_kind(const char *name, dr_rotary_kind *kind) {
     return dr_fail(DR_ERROR_UNSUPPORTED, "\"rope_type\" is \"%.40s\"; default, linear, llama3 and yarn are supported", name);
 }
 
-void dr_published_turn(int64_t channels, dr_rotary_spectrum *spectrum) {
-    spectrum->dim = channels + channels % 2;
+void dr_published_turn(int64_t channels, int64_t size, dr_rotary_spectrum *spectrum) {
+    const bool room = channels + channels % 2 <= size;
+    spectrum->dim = room ? channels + channels % 2 : channels; /* which dr_rotary_check refuses */
     spectrum->counted = channels;
 }
 
@@ -251,7 +252,7 @@ dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, boo
                                      .attention_factor = keys.attention_factor,
                                      .mscale = keys.mscale,
                                      .mscale_dims = keys.mscale_dims};
-    dr_published_turn((int64_t)((double)size * keys.partial), spectrum);
+    dr_published_turn((int64_t)((double)size * keys.partial), size, spectrum);
     if (!*any) return DR_OK;
     const dr_status status = dr_rotary_check(spectrum);
     return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");

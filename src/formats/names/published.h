@@ -46,8 +46,9 @@ typedef struct {
     double theta, partial; /* of the top of the configuration, or their defaults */
     int64_t positions;     /* "max_position_embeddings" */
 } dr_published_rope;
-/* Turns so many channels of a head by pairs, the last of which takes one channel more where their number is odd. */
-void dr_published_turn(int64_t channels, dr_rotary_spectrum *spectrum);
+/* Turns so many channels of a head of this size by pairs, the last of which takes one channel more where their number is odd.
+ */
+void dr_published_turn(int64_t channels, int64_t size, dr_rotary_spectrum *spectrum);
 /* The spectrum for heads of this size. *any: whether there is a rotary embedding at all. */
 dr_status dr_published_spectrum(const dr_published_rope *rope, int64_t size, bool *any, dr_rotary_spectrum *spectrum);
 
