@@ -450,6 +450,28 @@ static void test_other_files(void **unused) {
     close_small(&s);
 }
 
+/* What was decoded is not what a prompt read in one has, at a boundary too. */
+static void test_decoded(void **unused) {
+    (void)unused;
+    small s = open_small();
+    dr_prefixes *prefixes = make_store(s.model, 1 << 26, NULL, 0);
+    const dr_pool_item first = {.slot = 0, .ids = s.ids[0], .count = 63};
+    const dr_pool_item last = {.slot = 0, .ids = s.ids[0] + 63, .count = 1, .decode = true};
+    dr_model_state *kept = NULL;
+    const dr_model_state *found = NULL;
+    must(dr_pool_reset(s.pool, 0));
+    must(dr_pool_step(s.pool, &first, 1, &(dr_pool_results){.logits = NULL}));
+    must(dr_pool_step(s.pool, &last, 1, &(dr_pool_results){.logits = NULL}));
+    must(dr_pool_snapshot(s.pool, 0, &kept));
+    must(dr_prefixes_add(prefixes, s.ids[0], 64, kept));
+    must(dr_prefixes_find(prefixes, s.ids[0], 64, false, &found));
+    assert_null(found);
+    must(dr_prefixes_find(prefixes, s.ids[0], 64, true, &found));
+    assert_non_null(found);
+    dr_prefixes_destroy(prefixes);
+    close_small(&s);
+}
+
 /* In memory alone: what went is said to be gone. */
 static void test_bounds(void **unused) {
     (void)unused;
@@ -573,9 +595,10 @@ static void test_allocations(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_files),  cmocka_unit_test(test_every_offset),
-        cmocka_unit_test(test_chat),        cmocka_unit_test(test_folder), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_other_files), cmocka_unit_test(test_kill),   cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_files),   cmocka_unit_test(test_every_offset),
+        cmocka_unit_test(test_chat),        cmocka_unit_test(test_folder),  cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_other_files), cmocka_unit_test(test_decoded), cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

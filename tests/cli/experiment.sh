@@ -56,6 +56,9 @@ expect 1 'holds a run with hidden 16, and the experiment has 32' sh -c \
     "sed 's/\"hidden\": 16/\"hidden\": 32/' tiny.json >other.json; '$deltarule' experiment other.json --out whole; exit \$((\$? - 1))"
 expect 2 "did you mean 'recall'?" "$deltarule" experiment recal
 expect 2 'which experiment?' "$deltarule" experiment
+sed 's/^ "claims"/ "small": {"seeds": 1, "settings": {"steps": 2}}, "claims"/' tiny.json >formed.json
+expect 0 'gdn   0.001          1/1' "$deltarule" experiment formed.json --small --most 1 --jobs 1
+[ -d runs/experiment-formed-small ] || fail 'the small form has no folder of its own'
 expect 2 'no small form' "$deltarule" experiment tiny.json --small
 expect 2 '--json and --csv' "$deltarule" experiment tiny.json --json --csv
 expect 1 'no.json' "$deltarule" experiment no.json
