@@ -148,10 +148,14 @@ static void test_open(void **state) {
     dr_backend *b = NULL;
     assert_int_equal(dr_cpu_open(&(dr_backend_options){.isa = "sse9"}, &b), DR_ERROR_ARGUMENT);
     assert_non_null(strstr(dr_last_error(), "sse9"));
+#ifdef __x86_64__ /* elsewhere there is no such name */
     if (!dr_cpu_detect().avx512) {
         assert_int_equal(dr_cpu_open(&(dr_backend_options){.isa = "avx512"}, &b), DR_ERROR_UNSUPPORTED);
         assert_null(b);
     }
+#else
+    assert_int_equal(dr_cpu_open(&(dr_backend_options){.isa = "avx512"}, &b), DR_ERROR_ARGUMENT);
+#endif
     assert_int_equal(dr_cpu_open(NULL, &b), DR_OK);
     assert_string_equal(b->isa, cpu[isas - 1][0]->isa);
     assert_true(b->threads >= 1);
