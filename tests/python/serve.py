@@ -86,6 +86,18 @@ def test_scores_of_long_prompts(server, command, model):
     assert all(abs(a - b) < 1e-3 for a, b in zip(whole[1:701], part[1:]))
 
 
+def test_scores_beside_others(server, command, model):
+    """Prompts that are scored at once have the tokens and the bits that each has alone."""
+    bodies = [{"prompt": f"line {i} of file: the state\n" * (1 + i % 3), "max_tokens": i % 2, "temperature": 0, "logprobs": 2,
+               "echo": True} for i in range(12)]
+    alone = [server.post("/v1/completions", body)["choices"] for body in bodies]
+    for body, choices in zip(bodies, alone):
+        assert "".join(choices[0]["logprobs"]["tokens"][1:]).startswith(body["prompt"]), choices
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(lambda body: server.post("/v1/completions", body)["choices"], bodies))
+    assert alone == together
+
+
 def test_stream(server, command, model):
     body = {"prompt": PROMPT, "max_tokens": 50, "temperature": 0, "logprobs": 2, "n": 2, "stop": "zzz", "ignore_eos": True}
     whole = server.post("/v1/completions", body)["choices"]
