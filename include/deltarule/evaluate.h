@@ -95,6 +95,7 @@ typedef struct {
     bool greedy;      /* of a last word: each of its tokens is the likeliest */
     const char *text; /* of DR_ITEM_ANSWER: what was written, else NULL */
     bool exact, contained;
+    double found; /* share of the item's answers that the text contains */
 } dr_item_score;
 
 typedef struct {
@@ -125,6 +126,7 @@ typedef struct {
     double perplexity;               /* of last words: exp(-mean of the words' log-probabilities) */
     double word_perplexity, byte_perplexity, bits_per_byte; /* of texts: of all log-probabilities and words, or bytes */
     double exact, contained;                                /* shares of answers */
+    double found;                                           /* mean share of an item's answers that its text contains */
     double seconds;
 } dr_evaluate_result;
 

@@ -83,7 +83,9 @@ static void print_item(void *context, const dr_item_score *score) {
     if (score->kind == DR_ITEM_ANSWER) {
         printf(", ");
         cli_print_json_text("text", score->text ? score->text : "");
-        printf(", \"exact\": %s, \"contained\": %s}\n", score->exact ? "true" : "false", score->contained ? "true" : "false");
+        printf(", \"exact\": %s, \"contained\": %s, ", score->exact ? "true" : "false", score->contained ? "true" : "false");
+        cli_print_json_number("found", score->found);
+        printf("}\n");
         return;
     }
     printf(", \"logprobs\": [");
@@ -134,6 +136,7 @@ static void print_result(const dr_evaluate_result *result, bool json) {
     case DR_ITEM_ANSWER:
         print_number(json, "exact", result->exact);
         print_number(json, "contained", result->contained);
+        print_number(json, "found", result->found);
         break;
     }
     print_number(json, "seconds", result->seconds);

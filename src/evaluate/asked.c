@@ -270,10 +270,13 @@ static dr_status ask_for_answer(dr_asker *asker, const dr_item *item, dr_item_sc
     if (asker->no_memory) return dr_fail(DR_ERROR_MEMORY, "there is no memory for an answer");
     DR_TRY(status);
     score->text = asker->text;
+    int64_t found = 0;
     for (int64_t i = 0; i < item->aliases; i++) {
         score->exact |= is_exact(asker->text, item->alias[i]);
-        score->contained |= find_text(asker->text, item->alias[i]) != NULL;
+        found += find_text(asker->text, item->alias[i]) != NULL;
     }
+    score->contained = found > 0;
+    score->found = (double)found / (double)item->aliases;
     return DR_OK;
 }
 

@@ -42,6 +42,7 @@ typedef struct {
     const char *format;
     dr_evaluate_result *result;
     int64_t hits, normalized_hits, exact, contained, words, bytes;
+    double found;
     double sum; /* log-probabilities of last words, or texts */
 } evaluator;
 
@@ -58,6 +59,7 @@ static void count_item(evaluator *self, const dr_item *item, const dr_item_score
     if (item->kind == DR_ITEM_LAST_WORD) self->hits += score->greedy;
     self->exact += score->exact;
     self->contained += score->contained;
+    self->found += score->found;
     self->words += item->words;
     self->bytes += item->bytes;
     self->sum += sum;
@@ -136,6 +138,7 @@ static void fill_result(const evaluator *self, dr_evaluate_result *result) {
     }
     result->exact = (double)self->exact / items;
     result->contained = (double)self->contained / items;
+    result->found = self->found / items;
 }
 
 /* The name of a format that lives as long as the program. */

@@ -49,7 +49,7 @@ expect 0 '' "$deltarule" generate --model run --prompt 'line 5 of file' --no-ech
 '
 answer=$(cat stdout)
 printf '{"prompt": "line 5 of file", "answer": ["none", "%s"]}\n{"prompt": "line 5 of file", "answer": "~"}\n' "$answer" >task.jsonl
-expect 0 '"items": 2, "exact": 0.5, "contained": 0.5' "$deltarule" evaluate run task.jsonl --tokens 12 --json
+expect 0 '"items": 2, "exact": 0.5, "contained": 0.5, "found": 0.25' "$deltarule" evaluate run task.jsonl --tokens 12 --json
 printf '{"text": "head\\nthe needle is KEY7 and more of it\\nkey:", "value": "key7"}\n{"text": "a\\nkey:", "value": "b"}\n' >task.jsonl
 expect 0 'skipped              1' "$deltarule" evaluate run task.jsonl --cut-context 60
 expect 0 '"items": 1' "$deltarule" evaluate run task.jsonl --limit 1 --items --json
