@@ -2,7 +2,7 @@
 # compositions, all engines over all recorded shapes, the recorded steps of all layers, the papers' statements, and what measures
 # times. All have fixed seeds.
 set(long compositions recurrence_cpu recorded_steps theory cli_theory bench cli_bench templates_differ tokenizers_differ
-  models_differ)
+  models_differ long_prompt)
 if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
   list(APPEND long causality)
 endif()
