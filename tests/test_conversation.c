@@ -98,6 +98,44 @@ static void test_a_turn_reads_only_what_is_new(void **state) {
     dr_conversation_destroy(conversation);
 }
 
+/* What was taken back is not read again, as far as the states before the last turns go, and is as if it had never been said. */
+static void test_a_message_that_was_taken_back(void **state) {
+    (void)state;
+    const dr_generate_options options = greedy(7);
+    dr_conversation *conversation, *never;
+    output out, again;
+    dr_turn turn, other;
+    int64_t before[14];
+    assert_int_equal(dr_conversation_create(model, NULL, chat, &conversation), DR_OK);
+    assert_int_equal(dr_conversation_create(model, NULL, chat, &never), DR_OK);
+    for (int i = 0; i < 12; i++) {
+        turn = say(conversation, "what?", &options, &out);
+        before[i] = turn.kept;
+        if (i < 10) say(never, "what?", &options, &again);
+    }
+    assert_int_equal(dr_conversation_undo(conversation), DR_OK); /* the same once more */
+    turn = say(conversation, "what?", &options, &again);
+    assert_int_equal(turn.kept, before[11]);
+    assert_string_equal(again.text, out.text);
+    for (int i = 0; i < 2; i++) assert_int_equal(dr_conversation_undo(conversation), DR_OK);
+    turn = say(conversation, "no?", &options, &out);
+    other = say(never, "no?", &options, &again);
+    assert_int_equal(turn.kept, before[10]);
+    assert_int_equal(turn.read, (int64_t)strlen("][user|no?][assistant|"));
+    assert_true(other.kept == turn.kept && other.read == turn.read);
+    assert_string_equal(again.text, out.text);
+    for (int i = 0; i < 5; i++) { /* on from there, the bits are those of the conversation without */
+        say(conversation, "go on", &options, &out);
+        say(never, "go on", &options, &again);
+        assert_string_equal(again.text, out.text);
+    }
+    for (int i = 0; i < 15; i++) assert_int_equal(dr_conversation_undo(conversation), DR_OK); /* further than states are kept */
+    turn = say(conversation, "what?", &options, &out);
+    assert_int_equal(turn.kept, 0);
+    dr_conversation_destroy(never);
+    dr_conversation_destroy(conversation);
+}
+
 /* The second answer is that of one prompt with all that was said. */
 static void test_answers_are_those_of_the_whole_text(void **state) {
     (void)state;
@@ -251,6 +289,7 @@ static void test_failed_allocations_are_survived(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_turn_reads_only_what_is_new),
+        cmocka_unit_test(test_a_message_that_was_taken_back),
         cmocka_unit_test(test_answers_are_those_of_the_whole_text),
         cmocka_unit_test(test_a_text_that_was_rewritten_is_read_anew),
         cmocka_unit_test(test_an_interrupted_answer_stays),

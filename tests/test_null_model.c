@@ -2,6 +2,7 @@
 #include "null.h"
 
 #include <deltarule/conversation.h>
+#include <deltarule/convert.h>
 #include <deltarule/evaluate.h>
 #include <deltarule/generate.h>
 
@@ -168,6 +169,12 @@ static void test_evaluate(void **unused) {
     REFUSED(dr_score_text, "text", model, "name", NULL, 9, &options, &score);
     ALLOWED(dr_score_text, "options", model, "text", "some text", 9, NULL, &score);
     REFUSED(dr_score_text, "score", model, "text", "some text", 9, &options, NULL);
+    dr_comparison comparison;
+    REFUSED(dr_compare_text, "model", NULL, model, "some text", 9, &options, &comparison);
+    REFUSED(dr_compare_text, "other", model, NULL, "some text", 9, &options, &comparison);
+    REFUSED(dr_compare_text, "text", model, model, NULL, 9, &options, &comparison);
+    ALLOWED(dr_compare_text, "options", model, model, "some text", 9, NULL, &comparison);
+    REFUSED(dr_compare_text, "comparison", model, model, "some text", 9, &options, NULL);
     REFUSED(dr_score_recall, "model", NULL, &recall_options, null_goes_on, NULL, &recall);
     ALLOWED(dr_score_recall, "options", model, NULL, null_goes_on, NULL, &recall);
     ALLOWED(dr_score_recall, "progress", model, &recall_options, NULL, NULL, &recall);
@@ -184,6 +191,18 @@ static void test_evaluate_file(void **unused) {
     assert_true(file >= 0);
     assert_true(write(file, "{\"text\": \"a b\", \"value\": \"c\"}\n", 30) == 30);
     close(file);
+    char made[] = "/tmp/null_convert_XXXXXX", file_made[64];
+    static const char *const files[] = {"config.json", "model.safetensors", "README.md"};
+    assert_non_null(mkdtemp(made));
+    ALLOWED(dr_model_convert, "options", model, "/nonexistent", made, NULL);
+    for (int i = 0; i < 3; i++) {
+        snprintf(file_made, sizeof file_made, "%s/%s", made, files[i]);
+        unlink(file_made);
+    }
+    rmdir(made);
+    REFUSED(dr_model_convert, "model", NULL, path, path, NULL);
+    REFUSED(dr_model_convert, "folder", model, NULL, path, NULL);
+    REFUSED(dr_model_convert, "to", model, path, NULL, NULL);
     REFUSED(dr_evaluate_file, "model", NULL, path, &options, &result);
     REFUSED(dr_evaluate_file, "path", model, NULL, &options, &result);
     ALLOWED(dr_evaluate_file, "options", model, path, NULL, &result);

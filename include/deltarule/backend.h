@@ -51,6 +51,11 @@ typedef struct {
     /* cuda only; zero elsewhere */
     int device;   /* as CUDA counts them, from 0 */
     void *stream; /* a cudaStream_t of that device, which must outlive the backend; NULL: the default stream */
+
+    /* How the matrices that products read are stored: DR_BF16, or DR_I8 with a scale for each row, on cpu and on the reference;
+     * zero: as vectors. Such weights are only read: models are loaded, run and saved, not trained. What is computed from them
+     * is summed in the backend's own type. */
+    dr_dtype weights;
 } dr_backend_options;
 
 /* The names of the build's backends, in the order in which they are told; NULL beyond the last. */

@@ -2,8 +2,9 @@
  * new.
  *
  * The messages are rendered by a chat template. Where the rendered text begins with the text that the model has read and made
- * so far, as templates of most models have it, the rest alone is read; else, a template that rewrites earlier messages, all of
- * it anew. An answer to a text that holds earlier answers agrees to rounding with reading them anew.
+ * so far, as templates of most models have it, the rest alone is read. Else, since a message was taken back or the template
+ * rewrites earlier ones, what follows the last turn before which it does: the states before the last 8 turns are kept. An
+ * answer to a text that holds earlier answers agrees to rounding with reading them anew.
  *
  * Threads. A conversation is for one thread at a time; any number may be held with one model, tokenizer and template. */
 #ifndef DELTARULE_CONVERSATION_H

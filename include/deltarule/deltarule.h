@@ -6,6 +6,7 @@
 #include <deltarule/backend.h>
 #include <deltarule/chat.h>
 #include <deltarule/conversation.h>
+#include <deltarule/convert.h>
 #include <deltarule/evaluate.h>
 #include <deltarule/forms.h>
 #include <deltarule/generate.h>

@@ -49,6 +49,22 @@ DR_API dr_status dr_score_files(const dr_model *model, const char *path, const d
 DR_API dr_status dr_score_text(const dr_model *model, const char *name, const char *text, size_t bytes,
                                const dr_score_options *options, dr_score *score);
 
+/* What another model says of a text against a model, such as the same one with weights in fewer bits. */
+typedef struct {
+    int64_t bytes, tokens;                     /* of the text; predicted */
+    double loss, other_loss;                   /* nats a token, of the model and of the other */
+    double bits_per_byte, other_bits_per_byte; /* likewise */
+    double divergence, largest_divergence;     /* Kullback and Leibler's, of the other from the model, nats: mean and most */
+    double agreement;                          /* share of tokens at which both have the same likeliest next token */
+    int64_t weight_bytes;                      /* of the other's parameters in memory */
+    double tokens_per_second;                  /* of the other, decoding one text */
+} dr_comparison;
+
+/* A text is read by both as dr_generate reads a prompt. Of options the tokenizer, progress (of tokens) and context count; NULL:
+ * the defaults. DR_ERROR_ARGUMENT if the two have vocabularies of different sizes, or the text has fewer than two tokens. */
+DR_API dr_status dr_compare_text(const dr_model *model, const dr_model *other, const char *text, size_t bytes,
+                                 const dr_score_options *options, dr_comparison *comparison);
+
 /* Multi-query associative recall, the task mqar of training runs: examples of seq_len tokens show `pairs` keys with their
  * values, then ask for each key's value. Sizes may be others than the model was trained with. */
 typedef struct {

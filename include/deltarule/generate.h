@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+enum { DR_MOST_DRAFT_TOKENS = 64 };
+
 typedef struct {
     int64_t tokens;          /* how many to make at most */
     dr_sampling sampling;    /* how they are chosen */
@@ -23,6 +25,12 @@ typedef struct {
     const dr_tokenizer *tokenizer; /* that of the model; NULL: its ids are bytes */
     bool ignore_eos;               /* with a tokenizer: go on after the token that ends a text */
     int64_t at_once;               /* texts that dr_generate_texts makes side by side, >= 1 */
+    /* Guesses, up to so many tokens at a time, that the model then computes together: the text is the same, bit for bit on the
+     * CPU, since a guess stays only where it is the token that is chosen without it. 0: none. Texts are then made one by one.
+     */
+    int64_t draft_tokens; /* at most DR_MOST_DRAFT_TOKENS */
+    const dr_model
+        *draft; /* what guesses, of the same vocabulary; NULL: what followed the last tokens where they stood before */
 } dr_generate_options;
 
 DR_API dr_generate_options dr_generate_defaults(void);
@@ -73,6 +81,7 @@ typedef struct {
     double prompt_seconds;         /* reading prompts */
     double first_token_seconds;    /* from the call to the first piece */
     double token_seconds;          /* making tokens, each text's first included */
+    int64_t drafted, accepted;     /* tokens that were guessed; those of them that stayed */
 } dr_generate_speed;
 
 /* `samples` texts of each prompt, options->at_once side by side: the samples of the first prompt, then those of the next.

@@ -76,8 +76,10 @@ typedef struct {
     char name[96]; /* as in model.safetensors */
     int rank;
     int64_t shape[DR_MAX_RANK];
-    int64_t offset, count; /* elements, from the block's start; offsets are multiples of 16 */
-    bool decays;           /* weight decay applies: matrices, not norms, biases or gate parameters */
+    /* Elements, from the block's start, at multiples of 16. Of a matrix whose weights have a type of their own
+     * (dr_backend_options) the offset is -1: it is not in the block. */
+    int64_t offset, count;
+    bool decays; /* weight decay applies: matrices, not norms, biases or gate parameters */
 } dr_parameter;
 
 DR_API int64_t dr_model_parameters(const dr_model *model, const dr_parameter **parameters); /* how many; they may be NULL */
@@ -101,8 +103,8 @@ DR_API dr_status dr_model_gradients_create(const dr_model *model, void **gradien
  * where the configuration cannot be, or no outline says it. backend: any that computes networks. */
 DR_API int dr_model_outline(dr_backend *backend, const char *config, char *text, size_t size);
 
-/* A number that two models share only if they compute the same: a hash of the configuration and of every parameter, which is
- * read whole for it. */
+/* A number that two models share only if they compute the same: a hash of the configuration, of the type of weights if the
+ * backend has one, and of every parameter, which is read whole for it. */
 DR_API dr_status dr_model_identity(const dr_model *model, uint64_t *identity);
 
 /* State for so many sequences, zero: recurrent states, convolution tails and scans, which do not grow, and the keys and values

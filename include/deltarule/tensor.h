@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef enum { DR_F32, DR_F64, DR_F16, DR_BF16, DR_I32, DR_I64, DR_U8 } dr_dtype;
+typedef enum { DR_F32, DR_F64, DR_F16, DR_BF16, DR_I32, DR_I64, DR_U8, DR_I8 } dr_dtype;
 
 enum { DR_MAX_RANK = 6 };
 
@@ -27,7 +27,7 @@ typedef struct {
 /* Bytes per element. */
 DR_API size_t dr_dtype_size(dr_dtype dtype);
 
-/* "F32", "F64", "F16", "BF16", "I32", "I64", "U8": the names that safetensors uses. */
+/* "F32", "F64", "F16", "BF16", "I32", "I64", "U8", "I8": the names that safetensors uses. */
 DR_API const char *dr_dtype_name(dr_dtype dtype);
 
 /* Elements of a tensor: the product of its sizes; 0 of NULL. */

@@ -41,7 +41,8 @@ class Recurrence(Structure):
 
 
 class BackendOptions(Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p)]
+    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p),
+                ("weights", c_int)]
 
 
 class Memory(Structure):

@@ -49,6 +49,8 @@ dr_status dr_backend_open(const char *name, const dr_backend_options *options, d
         return dr_fail(DR_ERROR_ARGUMENT, "backend \"%s\" has no device and stream to choose: only cuda has", name);
     if (options && strcmp(name, "cpu") == 0 && options->dtype)
         return dr_fail(DR_ERROR_ARGUMENT, "backend \"cpu\" has no dtype to choose: only cuda and reference have");
+    if (options && strcmp(name, "cuda") == 0 && options->weights)
+        return dr_fail(DR_ERROR_ARGUMENT, "backend \"cuda\" has no type of weights to choose: only cpu and reference have");
     for (int i = 0; i < ENTRIES; i++)
         if (strcmp(entries[i].name, name) == 0) return entries[i].open(options, backend);
     return fail_unknown(name);

@@ -17,6 +17,7 @@ size_t dr_dtype_size(dr_dtype dtype) {
     case DR_BF16:
         return 2;
     case DR_U8:
+    case DR_I8:
         return 1;
     }
     return 0;
@@ -38,6 +39,8 @@ const char *dr_dtype_name(dr_dtype dtype) {
         return "I64";
     case DR_U8:
         return "U8";
+    case DR_I8:
+        return "I8";
     }
     return "unknown type";
 }

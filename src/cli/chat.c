@@ -28,6 +28,7 @@ enum {
     VERBOSE,
     BACKEND,
     THREADS,
+    WEIGHTS,
     ISA,
     FLAGS
 };
@@ -47,6 +48,7 @@ static const cli_flag table[FLAGS] = {
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
+    [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
 };
 
@@ -282,8 +284,8 @@ static int begin(const cli_flag *flags, chat *self, const dr_model *model, const
 }
 
 static int hold(const cli_flag *flags, const char *folder, dr_generate_options *options) {
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
-                                 cli_flag_boolean(&flags[VERBOSE])};
+    const cli_model_flags how = {
+        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
     cli_model of;
     dr_chat *template = NULL;
     chat self = {.options = options, .speeds = cli_flag_boolean(&flags[SPEEDS])};

@@ -26,6 +26,7 @@ enum {
     VERBOSE,
     BACKEND,
     THREADS,
+    WEIGHTS,
     ISA,
     FLAGS
 };
@@ -59,6 +60,7 @@ static const cli_flag table[FLAGS] = {
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
+    [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
 };
 
@@ -163,8 +165,8 @@ static dr_evaluate_options read_options(const cli_flag *flags, const dr_tokenize
 }
 
 static int evaluate(const cli_flag *flags, const char *folder, const char *file) {
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
-                                 cli_flag_boolean(&flags[VERBOSE])};
+    const cli_model_flags how = {
+        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
     cli_model of;
     dr_evaluate_result result;
     int exit_status = cli_model_open(&cli_evaluate, folder, &how, &of);

@@ -24,11 +24,14 @@ enum {
     SAMPLING,
     LOGPROBS = SAMPLING + CLI_SAMPLING_FLAGS,
     JSON,
+    DRAFT,
+    DRAFT_TOKENS,
     TOKENIZER,
     IGNORE_EOS,
     VERBOSE,
     BACKEND,
     THREADS,
+    WEIGHTS,
     ISA,
     FLAGS
 };
@@ -61,12 +64,21 @@ static const cli_flag table[FLAGS] = {
                   .placeholder = "N"},
     [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                           "a JSON object a text, on a line, and last one of speeds"}},
+    [DRAFT] =
+        {.setting = {"draft", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                     "what guesses tokens that the model then computes together: the folder of a smaller model with the same "
+                     "tokenizer, or 'ngram', what followed the last tokens before; the text is the same"},
+         .placeholder = "DIR"},
+    [DRAFT_TOKENS] = {.setting = {"draft_tokens", DR_SETTING_INTEGER, "4", 1, DR_MOST_DRAFT_TOKENS, NULL, NULL,
+                                  "with --draft: tokens that are guessed at a time"},
+                      .placeholder = "N"},
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
     [IGNORE_EOS] = {.setting = {"ignore_eos", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                 "with a tokenizer: go on after the token that ends a text"}},
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
+    [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
 };
 
@@ -93,20 +105,33 @@ static dr_status print_texts(dr_model *model, const cli_flag *flags, const cli_p
     return status;
 }
 
+/* The model that guesses is loaded on the backend of the one that is guessed for. */
+static dr_status open_draft(const cli_flag *flags, dr_backend *backend, dr_generate_options *options, dr_model **draft) {
+    if (!flags[DRAFT].given) return DR_OK;
+    options->draft_tokens = cli_flag_integer(&flags[DRAFT_TOKENS]);
+    if (strcmp(flags[DRAFT].value, "ngram") == 0) return DR_OK;
+    const dr_status status = dr_model_load(backend, flags[DRAFT].value, draft);
+    options->draft = *draft;
+    return status;
+}
+
 static int generate(const cli_flag *flags, const cli_prompts *prompts, dr_generate_options *options) {
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER],
-                                 cli_flag_boolean(&flags[VERBOSE])};
+    const cli_model_flags how = {
+        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
     cli_model of;
     int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
     options->tokenizer = of.tokenizer;
     cli_interrupt_catch("");
-    dr_status status = dr_generate_check(of.model, options);
+    dr_model *draft = NULL;
+    dr_status status = open_draft(flags, of.backend, options, &draft);
+    if (status == DR_OK) status = dr_generate_check(of.model, options);
     if (status == DR_OK && !ferror(stdout)) status = print_texts(of.model, flags, prompts, options);
     if (cli_interrupted())
         exit_status = CLI_STATUS_INTERRUPTED;
     else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_generate, status); /* else main tells of stdout */
+    dr_model_destroy(draft);
     cli_model_close(&of);
     return exit_status;
 }
@@ -123,6 +148,8 @@ static int run(int argc, char **argv) {
     flags[PROMPT].values = texts, flags[PROMPT].most_values = CLI_MOST_PROMPTS;
     flags[PROMPT_IDS].values = ids, flags[PROMPT_IDS].most_values = CLI_MOST_PROMPTS;
     if (!cli_flags_parse(&cli_generate, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
+    if (flags[DRAFT_TOKENS].given && !flags[DRAFT].given)
+        return cli_usage(&cli_generate, "--draft-tokens is for --draft, which says what guesses");
     if (flags[LOGPROBS].given && !cli_flag_boolean(&flags[JSON]))
         return cli_usage(&cli_generate, "--logprobs is for --json, which has a place for them");
     exit_status = cli_sampling_read(&cli_generate, flags + SAMPLING, &room, &options);

@@ -14,8 +14,14 @@ static dr_status open_tokenizer(const char *folder, const char *given, dr_tokeni
     return dr_tokenizer_load(given ? given : folder, tokenizer);
 }
 
+dr_dtype cli_flag_weights(const cli_flag *flag) {
+    return strcmp(flag->value, "bf16") == 0 ? DR_BF16 : strcmp(flag->value, "int8") == 0 ? DR_I8 : DR_F32;
+}
+
 int cli_model_open(const cli_command *command, const char *folder, const cli_model_flags *flags, cli_model *opened) {
-    const dr_backend_options options = {.threads = (int)cli_flag_integer(flags->threads), .isa = flags->isa->value};
+    const dr_backend_options options = {.threads = (int)cli_flag_integer(flags->threads),
+                                        .isa = flags->isa->value,
+                                        .weights = flags->weights ? cli_flag_weights(flags->weights) : DR_F32};
     *opened = (cli_model){0};
     dr_status status = dr_backend_open(flags->backend->value, &options, &opened->backend);
     if (status == DR_OK) status = dr_model_load(opened->backend, folder, &opened->model);

@@ -17,12 +17,30 @@ typedef struct {
     const cli_flag *backend, *threads, *isa;
     const cli_flag *tokenizer; /* names one, or "bytes"; not given: that of the model's folder, if there is one; NULL: none */
     bool verbose;              /* names the tensors that the model does not use */
+    const cli_flag *weights;   /* CLI_FLAG_WEIGHTS, or NULL: as the backend computes */
 } cli_model_flags;
 
 /* Opens the backend, the model of a folder and its tokenizer. On failure says so, leaves nothing open and returns the exit
  * status, else 0. */
 int cli_model_open(const cli_command *command, const char *folder, const cli_model_flags *flags, cli_model *opened);
 void cli_model_close(cli_model *opened);
+
+#define CLI_FLAG_WEIGHTS                                                                                                       \
+    {                                                                                                                          \
+        .setting = {"weights",                                                                                                 \
+                    DR_SETTING_TEXT,                                                                                           \
+                    "float32",                                                                                                 \
+                    0,                                                                                                         \
+                    0,                                                                                                         \
+                    "float32 bf16 int8",                                                                                       \
+                    NULL,                                                                                                      \
+                    "how weights are kept in memory: bf16 and int8, which has a scale a row, take a half and a quarter and "   \
+                    "are summed in float32"},                                                                                  \
+        .placeholder = "TYPE"                                                                                                  \
+    }
+
+/* The value of CLI_FLAG_WEIGHTS, as backend.h counts types. */
+dr_dtype cli_flag_weights(const cli_flag *flag);
 
 #define CLI_FLAG_TOKENIZER                                                                                                     \
     {                                                                                                                          \

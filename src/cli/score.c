@@ -23,10 +23,12 @@ enum {
     TOKENIZER,
     SKIP_UNREADABLE,
     PER_FILE,
+    COMPARE,
     JSON,
     VERBOSE,
     BACKEND,
     THREADS,
+    WEIGHTS,
     ISA,
     EXAMPLES,
     SEED,
@@ -291,10 +293,14 @@ static const cli_flag table[FLAGS] = {
     [SKIP_UNREADABLE] =
         SWITCH("skip_unreadable", "leave out and name the files of a folder that cannot be read or are no text"),
     [PER_FILE] = SWITCH("per_file", "a line for each file before those of all"),
+    [COMPARE] =
+        SWITCH("compare", "what weights in bf16 and int8 cost against float32 on the text of a file: bits, agreement, memory, "
+                          "speed"),
     [JSON] = SWITCH("json", "a JSON object a line, that of all files last"),
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
+    [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
     [EXAMPLES] = NUMBER_FLAG("examples", 1, 1e6, ALL_TASKS,
                              "how many are asked of each length; by default, like all of these, as the run that the folder "
@@ -324,8 +330,9 @@ static const cli_flag table[FLAGS] = {
 
 /* task: the settings of a task that is not lm, or NULL. */
 static int score(const cli_flag *flags, const dr_train_options *task, const char *text, size_t bytes) {
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], task ? NULL : &flags[TOKENIZER],
-                                 cli_flag_boolean(&flags[VERBOSE])};
+    const cli_model_flags how = {
+        &flags[BACKEND], &flags[THREADS], &flags[ISA], task ? NULL : &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &flags[WEIGHTS]};
     cli_model of;
     int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
@@ -339,6 +346,70 @@ static int score(const cli_flag *flags, const dr_train_options *task, const char
     else if (status != DR_OK && !ferror(stdout))
         exit_status = cli_failure(&cli_score, status); /* else main tells of stdout */
     cli_model_close(&of);
+    return exit_status;
+}
+
+/* ---- weights in fewer bits ---- */
+
+static const char *const weight_types[] = {"float32", "bf16", "int8"};
+
+static void print_comparison(const output *self, const char *type, const dr_comparison *c) {
+    const named_number numbers[] = {{"bits_per_byte", c->other_bits_per_byte},
+                                    {"divergence", c->divergence},
+                                    {"largest_divergence", c->largest_divergence},
+                                    {"agreement", c->agreement},
+                                    {"tokens_per_second", c->tokens_per_second}};
+    if (self->json) {
+        printf("{\"weights\": \"%s\", \"tokens\": %" PRId64 ", \"weight_bytes\": %" PRId64 ", ", type, c->tokens,
+               c->weight_bytes);
+        end_json_line(numbers, sizeof numbers / sizeof *numbers);
+        return;
+    }
+    dr_print(stdout, "%-8s %15" PRId64 "  %13.5f  %10.2e  %10.2e  %9.5f  %12.1f\n", type, c->weight_bytes,
+             c->other_bits_per_byte, c->divergence, c->largest_divergence, c->agreement, c->tokens_per_second);
+}
+
+/* The model once more with weights of this type, against the one in float32. */
+static int compare_type(const cli_flag *flags, const cli_model *plain, const char *type, const char *text, size_t bytes,
+                        output *self) {
+    dr_score_options options = dr_score_defaults();
+    dr_comparison comparison;
+    cli_flag weights = flags[WEIGHTS];
+    cli_model other;
+    weights.value = type;
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], NULL, false, &weights};
+    int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &other);
+    if (exit_status) return exit_status;
+    options.tokenizer = plain->tokenizer;
+    options.progress = report;
+    options.context = self;
+    const dr_status status = dr_compare_text(plain->model, other.model, text, bytes, &options, &comparison);
+    cli_progress_end(&self->progress);
+    if (status == DR_OK) print_comparison(self, type, &comparison);
+    if (cli_interrupted())
+        exit_status = CLI_STATUS_INTERRUPTED;
+    else if (status != DR_OK && !ferror(stdout))
+        exit_status = cli_failure(&cli_score, status);
+    cli_model_close(&other);
+    return exit_status;
+}
+
+static int compare(const cli_flag *flags, const char *text, size_t bytes) {
+    cli_flag weights = flags[WEIGHTS];
+    cli_model plain;
+    weights.value = weight_types[0];
+    const cli_model_flags how = {
+        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &weights};
+    int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &plain);
+    if (exit_status) return exit_status;
+    cli_interrupt_catch("\nstopping; once more to leave at once\n");
+    output self = {.progress = cli_progress_begin(stderr), .json = cli_flag_boolean(&flags[JSON]), .unit = "tokens"};
+    if (!self.json)
+        printf("%-8s %15s  %13s  %10s  %10s  %9s  %12s\n", "weights", "bytes", "bits_per_byte", "divergence", "largest",
+               "agreement", "tokens/s");
+    for (size_t i = 0; i < sizeof weight_types / sizeof *weight_types && exit_status == 0; i++)
+        exit_status = compare_type(flags, &plain, weight_types[i], text, bytes, &self);
+    cli_model_close(&plain);
     return exit_status;
 }
 
@@ -378,9 +449,16 @@ static int run(int argc, char **argv) {
     dr_status status = choose_task(flags, &options, &task);
     if (status == DR_OK && check_flags(flags, task, &exit_status)) status = read_flags(flags, options);
     if (status != DR_OK) exit_status = cli_failure(&cli_score, status);
-    if (exit_status == 0 && flags[CORPUS].given && strcmp(flags[CORPUS].value, "-") == 0)
-        exit_status = cli_read_input(&cli_score, "-", 0, &text, &bytes);
-    if (exit_status == 0) exit_status = score(flags, flags[CORPUS].given ? NULL : options, text, bytes);
+    const bool compares = cli_flag_boolean(&flags[COMPARE]);
+    if (exit_status == 0 && compares && (flags[WEIGHTS].given || flags[PER_FILE].given))
+        exit_status =
+            cli_usage(&cli_score, "--compare scores one text with all types of weights: leave --weights and --per-file out");
+    if (exit_status == 0 && flags[CORPUS].given && (compares || strcmp(flags[CORPUS].value, "-") == 0))
+        exit_status = cli_read_input(&cli_score, flags[CORPUS].value, 0, &text, &bytes);
+    if (exit_status == 0 && compares)
+        exit_status = compare(flags, text, bytes);
+    else if (exit_status == 0)
+        exit_status = score(flags, flags[CORPUS].given ? NULL : options, text, bytes);
     dr_train_options_destroy(options);
     free(text);
     return exit_status;

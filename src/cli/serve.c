@@ -28,6 +28,7 @@ enum {
     TOKENIZER,
     BACKEND,
     THREADS,
+    WEIGHTS,
     ISA,
     FLAGS
 };
@@ -72,6 +73,7 @@ static const cli_flag table[FLAGS] = {
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
     [BACKEND] = CLI_FLAG_BACKEND,
     [THREADS] = CLI_FLAG_THREADS,
+    [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
 };
 
@@ -169,7 +171,9 @@ static int run(int argc, char **argv) {
     sigaddset(&steering, SIGINT);
     sigaddset(&steering, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &steering, NULL);
-    dr_backend_options backend_options = {.threads = (int)cli_flag_integer(&flags[THREADS]), .isa = flags[ISA].value};
+    dr_backend_options backend_options = {.threads = (int)cli_flag_integer(&flags[THREADS]),
+                                          .isa = flags[ISA].value,
+                                          .weights = cli_flag_weights(&flags[WEIGHTS])};
     dr_status status = dr_backend_open(flags[BACKEND].value, &backend_options, &backend);
     if (status != DR_OK) {
         exit_status = cli_failure(&cli_serve, status);

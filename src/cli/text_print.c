@@ -208,8 +208,14 @@ void cli_print_speed(FILE *stream, const dr_generate_speed *speed, bool json) {
     const double made = speed->token_seconds > 0 ? (double)speed->tokens / speed->token_seconds : 0;
     dr_print(stream,
              json ? "{\"prompt_tokens\": %" PRId64 ", \"prompt_tokens_per_second\": %.6g, \"first_token_seconds\": %.6g, "
-                    "\"tokens\": %" PRId64 ", \"tokens_per_second\": %.6g}\n"
+                    "\"tokens\": %" PRId64 ", \"tokens_per_second\": %.6g"
                   : "prompt: %" PRId64 " tokens, %.1f a second; first token after %.3f s; made: %" PRId64
-                    " tokens, %.1f a second\n",
+                    " tokens, %.1f a second",
              speed->prompt_tokens, read, speed->first_token_seconds, speed->tokens, made);
+    if (speed->drafted > 0)
+        dr_print(stream,
+                 json ? ", \"drafted\": %" PRId64 ", \"accepted\": %" PRId64
+                      : "; guessed: %" PRId64 " tokens, %" PRId64 " stayed",
+                 speed->drafted, speed->accepted);
+    fputs(json ? "}\n" : "\n", stream);
 }

@@ -10,6 +10,7 @@
  * Writing: tensors go by falling element size, then in the order given, and the header is padded with spaces to a multiple of
  * 8, so every tensor is aligned to its type. The same tensors give the same bytes. */
 #include "formats/safetensors.h"
+#include "formats/quantised.h"
 
 #include "base/error.h"
 #include "base/half.h"
@@ -60,7 +61,7 @@ static label label_of(const char *name) {
 }
 
 static dr_status parse_dtype(const char *name, const json_t *value, dr_dtype *dtype) {
-    static const dr_dtype known[] = {DR_F32, DR_F64, DR_F16, DR_BF16, DR_I32, DR_I64, DR_U8};
+    static const dr_dtype known[] = {DR_F32, DR_F64, DR_F16, DR_BF16, DR_I32, DR_I64, DR_U8, DR_I8};
     const char *text = json_string_value(value);
     if (!text) return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has no dtype", label_of(name).text);
     if (strcmp(text, "BOOL") == 0) text = dr_dtype_name(DR_U8); /* a byte that is 0 or 1 */
@@ -69,7 +70,8 @@ static dr_status parse_dtype(const char *name, const json_t *value, dr_dtype *dt
             *dtype = known[i];
             return DR_OK;
         }
-    return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has dtype %s; known are F32, F64, F16, BF16, I32, I64, U8 and BOOL",
+    DR_TRY(dr_quantised_check_dtype(name, text));
+    return dr_fail(DR_ERROR_FORMAT, "tensor '%s' has dtype %s; known are F32, F64, F16, BF16, I32, I64, U8, I8 and BOOL",
                    label_of(name).text, label_of(text).text);
 }
 
@@ -293,6 +295,7 @@ double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
         int32_t i32;
         int64_t i64;
         uint8_t u8;
+        int8_t i8;
     } bits;
     memcpy(&bits, at, dr_dtype_size(tensor->dtype)); /* it may be unaligned */
     switch (tensor->dtype) {
@@ -310,6 +313,8 @@ double dr_tensor_element(const dr_tensor *tensor, int64_t index) {
         return (double)bits.i64;
     case DR_U8:
         return bits.u8;
+    case DR_I8:
+        return bits.i8;
     }
     return 0;
 }
@@ -344,6 +349,7 @@ static bool some_not_finite(dr_dtype dtype, const char *at, int64_t count) {
     case DR_I32:
     case DR_I64:
     case DR_U8:
+    case DR_I8:
         break;
     }
     return false;

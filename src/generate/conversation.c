@@ -3,7 +3,10 @@
  * encoded anew may fall into other tokens than those that were made.
  *
  * The last token of an answer has not gone through the model when the answer ends. The one that ends a message belongs to the
- * template, which writes it itself; any other is read then, so that the state has read all of the answer. */
+ * template, which writes it itself; any other is read then, so that the state has read all of the answer.
+ *
+ * Before each turn a copy of the state is kept. Where the rendered text does not go on from what was read, since a message was
+ * taken back or the template writes earlier ones otherwise, the state goes back to the last copy that it does go on from. */
 #include <deltarule/conversation.h>
 
 #include "base/clock.h"
@@ -15,6 +18,7 @@
 #include "generate/answer.h"
 #include "generate/context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +27,19 @@ static const char plain_template[] = "{% for message in messages %}{% if message
                                      "{% else %}Assistant:{{ message.content }}\n{% endif %}{% endfor %}"
                                      "{% if add_generation_prompt %}Assistant:{% endif %}";
 static const char *const plain_stop[] = {"\nUser:"};
-enum { MOST_STOPS = 1024, MOST_MESSAGES = 1 << 20 };
+enum { MOST_STOPS = 1024, MOST_MESSAGES = 1 << 20, MOST_MARKS = 8 };
 
 typedef struct {
     char *bytes;
     size_t count, room;
 } text_buffer;
+
+/* What was read before a turn. */
+typedef struct {
+    dr_model_state *state;
+    int64_t tokens;
+    size_t bytes; /* of the text */
+} mark;
 
 struct dr_conversation {
     const dr_tokenizer *tokenizer;
@@ -38,9 +49,11 @@ struct dr_conversation {
     dr_encoder *encoder;
     dr_decoder *decoder; /* of what the state has read, special tokens too */
     dr_context context;
-    text_buffer read;   /* the text of what the state has read */
-    text_buffer answer; /* what is emitted of the answer at hand */
-    json_t *messages;   /* [{"role", "content"}] */
+    text_buffer read;       /* the text of what the state has read */
+    text_buffer answer;     /* what is emitted of the answer at hand */
+    mark marks[MOST_MARKS]; /* [mark_count] of the last turns; each goes on from the one before */
+    int mark_count;
+    json_t *messages; /* [{"role", "content"}] */
 };
 
 static dr_status no_memory(void) {
@@ -97,8 +110,14 @@ dr_status dr_conversation_create(const dr_model *model, const dr_tokenizer *toke
     return status;
 }
 
+/* Of the marks the first `kept` stay. */
+static void drop_marks(dr_conversation *self, int kept) {
+    while (self->mark_count > kept) dr_model_state_destroy(self->marks[--self->mark_count].state);
+}
+
 void dr_conversation_destroy(dr_conversation *conversation) {
     if (!conversation) return;
+    drop_marks(conversation, 0);
     dr_context_release(&conversation->context);
     dr_decoder_destroy(conversation->decoder);
     dr_encoder_destroy(conversation->encoder);
@@ -218,9 +237,53 @@ static dr_status render(const dr_conversation *self, char **text, size_t *length
 static dr_status forget(dr_conversation *self) {
     const char *text;
     size_t bytes;
+    drop_marks(self, 0);
     dr_context_reset(&self->context);
     self->read.count = 0;
     return dr_decoder_finish(self->decoder, &text, &bytes);
+}
+
+/* ---- going back ---- */
+
+/* Remembers what has been read, if that is more than the last mark has; the oldest mark goes where there are too many. */
+static dr_status set_mark(dr_conversation *self) {
+    dr_model_state *copy = NULL;
+    if (self->context.count == 0) return DR_OK;
+    if (self->mark_count > 0 && self->marks[self->mark_count - 1].tokens == self->context.count) return DR_OK;
+    DR_TRY(dr_model_state_clone(self->context.state, &copy));
+    if (self->mark_count == MOST_MARKS) {
+        dr_model_state_destroy(self->marks[0].state);
+        memmove(self->marks, self->marks + 1, (MOST_MARKS - 1) * sizeof *self->marks);
+        self->mark_count--;
+    }
+    self->marks[self->mark_count++] = (mark){copy, self->context.count, self->read.count};
+    return DR_OK;
+}
+
+/* To the last mark, which stays, or to nothing. */
+static dr_status go_back(dr_conversation *self) {
+    const char *text;
+    size_t bytes;
+    if (self->mark_count == 0) return forget(self);
+    const mark *last = &self->marks[self->mark_count - 1];
+    DR_TRY(dr_model_state_restore(self->context.state, last->state));
+    self->context.count = last->tokens;
+    self->read.count = last->bytes;
+    return dr_decoder_finish(self->decoder, &text, &bytes);
+}
+
+/* Whether a rendered text goes on from the first so many bytes that were read. */
+static bool goes_on(const dr_conversation *self, size_t bytes, const char *text, size_t length) {
+    return bytes > 0 && bytes < length && memcmp(self->read.bytes, text, bytes) == 0;
+}
+
+/* Back to where a rendered text goes on from. */
+static dr_status find_beginning(dr_conversation *self, const char *text, size_t length) {
+    if (goes_on(self, self->read.count, text, length)) return DR_OK;
+    int kept = self->mark_count;
+    while (kept > 0 && !goes_on(self, self->marks[kept - 1].bytes, text, length)) kept--;
+    drop_marks(self, kept);
+    return go_back(self);
 }
 
 /* Reads a part of the rendered text, and remembers that it did. */
@@ -251,11 +314,11 @@ static dr_status read_text(dr_conversation *self, const char *text, size_t lengt
     return append(&self->read, text, length);
 }
 
-/* Reads what is new of a rendered text; all of it where the text read so far is no beginning of it, or is all of it. */
+/* Reads what is new of a rendered text. */
 static dr_status read_new(dr_conversation *self, const char *text, size_t length, dr_turn *turn) {
     const text_buffer *read = &self->read;
-    const bool goes_on = read->count > 0 && read->count < length && memcmp(read->bytes, text, read->count) == 0;
-    if (!goes_on) DR_TRY(forget(self));
+    DR_TRY(find_beginning(self, text, length));
+    DR_TRY(set_mark(self));
     const int64_t kept = self->context.count;
     const size_t from = read->count;
     DR_TRY(read_text(self, text + from, length - from));
@@ -350,9 +413,10 @@ dr_status dr_conversation_answer(dr_conversation *conversation, const dr_generat
     if (!turn) turn = &unseen;
     *turn = (dr_turn){0};
     dr_status status = answer_messages(conversation, &complete, emit, context, turn);
-    if (status != DR_OK) { /* the state may have read a part: the next turn begins anew */
-        dr_context_reset(&conversation->context);
-        conversation->read.count = 0;
-    }
-    return status;
+    if (status == DR_OK) return DR_OK;
+    /* the state may have read a part; what failed is told, whatever going back says */
+    char told[512];
+    snprintf(told, sizeof told, "%s", dr_last_error());
+    if (go_back(conversation) != DR_OK) forget(conversation);
+    return dr_fail(status, "%s", told);
 }

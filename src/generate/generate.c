@@ -10,6 +10,7 @@
 #include "data/corpus.h"
 #include "data/encode.h"
 #include "generate/answer.h"
+#include "generate/draft.h"
 
 #include <string.h>
 
@@ -35,6 +36,7 @@ dr_status dr_generate_check(const dr_model *model, const dr_generate_options *op
     if (options->at_once < 1 || options->at_once > MOST_AT_ONCE)
         return dr_fail(DR_ERROR_ARGUMENT, "at_once is %lld: it must be from 1 to %d", (long long)options->at_once,
                        MOST_AT_ONCE);
+    DR_TRY(dr_draft_check(model, options));
     return dr_answer_check(options);
 }
 
@@ -214,22 +216,58 @@ static dr_status emit_piece(generator *self, const text *at, const dr_choice *ch
     return dr_fail(DR_ERROR_INTERRUPTED, "generation was stopped after %lld tokens", (long long)self->speed->tokens);
 }
 
+/* The next token of a text. */
+static dr_status choose_token(generator *self, text *at, const float *logits, int32_t *id) {
+    dr_choice choice;
+    DR_TRY(dr_sampler_choose(at->sampler, logits, &choice));
+    DR_TRY(dr_answer_add(&at->answer, choice.id));
+    *id = choice.id;
+    self->speed->tokens++;
+    return emit_piece(self, at, &choice);
+}
+
 /* A token of each text that is not over; *left: how many go on. */
 static dr_status choose_tokens(generator *self, int64_t *left) {
     *left = 0;
     for (int64_t i = 0; i < self->count; i++) {
         text *at = &self->texts[i];
-        dr_choice choice;
         self->ids[i] = 0;
         if (at->answer.finish != DR_FINISH_NOT) continue;
-        DR_TRY(dr_sampler_choose(at->sampler, self->logits + i * self->vocabulary, &choice));
-        DR_TRY(dr_answer_add(&at->answer, choice.id));
-        self->ids[i] = choice.id;
-        self->speed->tokens++;
-        DR_TRY(emit_piece(self, at, &choice));
+        DR_TRY(choose_token(self, at, self->logits + i * self->vocabulary, &self->ids[i]));
         if (at->answer.finish == DR_FINISH_NOT) ++*left;
     }
     return DR_OK;
+}
+
+/* Tokens of the guesses' logits until one differs from its guess, or the text is over. */
+static dr_status choose_drafted(generator *self, text *at, dr_draft *draft) {
+    for (bool same = true; same && at->answer.finish == DR_FINISH_NOT;) {
+        const float *logits;
+        int32_t id;
+        dr_draft_next(draft, &logits);
+        DR_TRY(choose_token(self, at, logits, &id));
+        DR_TRY(dr_draft_chosen(draft, id, &same));
+    }
+    return DR_OK;
+}
+
+/* The text that there is, with guesses. */
+static dr_status make_drafted(generator *self) {
+    text *at = self->texts;
+    dr_draft *draft = NULL;
+    dr_status status;
+    int32_t id;
+    DR_GO(dr_draft_create(self->model, self->options, self->state, at->ids, at->count, &draft));
+    DR_GO(choose_token(self, at, self->logits, &id));
+    DR_GO(dr_draft_chosen(draft, id, &(bool){false}));
+    while (at->answer.finish == DR_FINISH_NOT) {
+        DR_GO(dr_draft_compute(draft));
+        DR_GO(choose_drafted(self, at, draft));
+    }
+done:
+    if (draft) dr_draft_count(draft, &self->speed->drafted, &self->speed->accepted);
+    dr_draft_destroy(draft);
+    return status;
 }
 
 static dr_status make_tokens(generator *self) {
@@ -241,6 +279,10 @@ static dr_status make_tokens(generator *self) {
             left++;
         else
             status = emit_piece(self, &self->texts[i], NULL);
+    }
+    if (left > 0 && status == DR_OK && self->options->draft_tokens > 0) {
+        status = make_drafted(self);
+        left = 0;
     }
     while (left > 0 && status == DR_OK) {
         status = choose_tokens(self, &left);
@@ -285,10 +327,10 @@ dr_status dr_generate_texts(const dr_model *model, const dr_prompt *prompts, int
                              .emit = emit,
                              .context = context};
     for (int64_t i = 0; i < prompt_count; i++) DR_TRY(check_prompt(&whole, &prompts[i], i + 1));
-    const int64_t texts = prompt_count * samples;
-    for (int64_t first = 0; first < texts; first += options->at_once) {
+    const int64_t texts = prompt_count * samples, at_once = options->draft_tokens > 0 ? 1 : options->at_once;
+    for (int64_t first = 0; first < texts; first += at_once) {
         generator group = whole;
-        group.count = texts - first < options->at_once ? texts - first : options->at_once;
+        group.count = texts - first < at_once ? texts - first : at_once;
         DR_TRY(make_group(&group, prompts, samples, first));
     }
     return DR_OK;

@@ -89,6 +89,7 @@ static dr_status add_part(const dr_layer_description *layer, bool mixer, dr_back
 dr_status dr_layer_build(dr_backend *backend, int64_t hidden, const dr_layer_description *description, dr_layer *layer) {
     layer->description = description;
     layer->hidden = hidden;
+    layer->list.backend = backend;
     if (description->mixers > 0) DR_TRY(add_part(description, true, backend, layer));
     if (description->feed.kind != DR_FEED_NONE) DR_TRY(add_part(description, false, backend, layer));
     if (layer->parts > 0) return DR_OK;

@@ -8,7 +8,7 @@ dr_status dr_depth_query_create(const dr_norm_description *norm, int64_t dim, co
                                 dr_depth_query *query) {
     const dr_initial even = {DR_INITIAL_CONSTANT, 0}, one = {DR_INITIAL_CONSTANT, 1};
     query->eps = norm->eps;
-    DR_TRY(dr_add_matrix(list, prefix, "proj.weight", even, 1, dim, 0, &query->query));
+    DR_TRY(dr_add_numbers(list, prefix, "proj.weight", even, 1, dim, 0, &query->query));
     return dr_add_vector(list, prefix, "norm.weight", one, dim, 0, &query->weight);
 }
 

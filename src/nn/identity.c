@@ -20,14 +20,13 @@ static dr_status hash_configuration(const dr_model *model, uint64_t *hash) {
     return DR_OK;
 }
 
-static dr_status hash_parameter(const dr_model *model, const dr_parameter *parameter, float *piece, uint64_t *hash) {
+static dr_status hash_parameter(const dr_model *model, int64_t index, float *piece, uint64_t *hash) {
+    const dr_parameter *parameter = &model->parameters[index];
     *hash = dr_hash_bytes(*hash, parameter->name, strlen(parameter->name));
     for (int i = 0; i < parameter->rank; i++) *hash = dr_hash_word(*hash, (uint64_t)parameter->shape[i]);
     for (int64_t from = 0; from < parameter->count; from += PIECE) {
         const int64_t left = parameter->count - from, count = left < PIECE ? left : PIECE;
-        DR_TRY(model->backend->ops->download(model->backend, piece, DR_F32,
-                                             model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset + from),
-                                             count));
+        DR_TRY(dr_model_elements(model, index, from, count, DR_F32, piece));
         *hash = dr_hash_bytes(*hash, piece, (size_t)count * sizeof *piece);
     }
     return DR_OK;
@@ -39,10 +38,10 @@ dr_status dr_model_identity(const dr_model *model, uint64_t *identity) {
     DR_NEED(model);
     DR_NEED(identity);
     DR_TRY(hash_configuration(model, &hash));
+    if (dr_weights_apart(model->backend)) hash = dr_hash_word(hash, (uint64_t)model->backend->weights);
     DR_TRY(dr_allocate(PIECE * sizeof(float), "a model's identity", &piece));
     dr_status status = DR_OK;
-    for (int64_t i = 0; i < model->listed && status == DR_OK; i++)
-        status = hash_parameter(model, &model->parameters[i], piece, &hash);
+    for (int64_t i = 0; i < model->listed && status == DR_OK; i++) status = hash_parameter(model, i, piece, &hash);
     dr_release(piece);
     if (status == DR_OK) *identity = hash;
     return status;

@@ -120,6 +120,7 @@ dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double
     DR_NEED(session);
     DR_NEED(batch);
     DR_NEED(gradients);
+    DR_TRY(dr_model_learns(session->model));
     DR_TRY(check_batch(session->model, batch, NULL, true));
     session->measured = false;
     session->extra_factor = factor * (double)batch->targets; /* its mean over targets is as one target's loss */

@@ -88,11 +88,14 @@ static dr_status make_trunk(dr_model *model) {
     const dr_initial normal = {DR_INITIAL_NORMAL, 0};
     const dr_description *description = &model->description;
     dr_layer_parameters *trunk = &model->trunk;
+    trunk->backend = model->backend;
     DR_TRY(dr_add_matrix(trunk, "", "model.embeddings.weight", normal, description->vocabulary, description->hidden, 0,
                          &model->embedding));
     for (int64_t i = 0; i < description->count; i++) {
         model->layers[i].offset = trunk->elements;
+        model->layers[i].weights_at = trunk->weight_bytes;
         trunk->elements += model->layers[i].kind->list.elements;
+        trunk->weight_bytes += model->layers[i].kind->list.weight_bytes;
     }
     DR_TRY(dr_norm_create(&description->embedding_norm, description->hidden, "model.embedding_norm.", trunk,
                           &model->embedding_norm));
@@ -107,9 +110,13 @@ static dr_status make_trunk(dr_model *model) {
     return DR_OK;
 }
 
-static dr_status list_one(dr_model *model, const char *prefix, const dr_layer_parameter *from, int64_t offset) {
+/* offset, weights_at: where the list that it stands in begins */
+static dr_status list_one(dr_model *model, const char *prefix, const dr_layer_parameter *from, int64_t offset,
+                          size_t weights_at) {
     dr_parameter *parameter = &model->parameters[model->listed];
-    *parameter = (dr_parameter){.rank = from->rank, .offset = offset, .count = from->count, .decays = from->decays};
+    *parameter = (dr_parameter){.rank = from->rank, .offset = -1, .count = from->count, .decays = from->decays};
+    if (from->offset >= 0) parameter->offset = offset + from->offset;
+    model->weights_at[model->listed] = weights_at + from->weight_at;
     if (snprintf(parameter->name, sizeof parameter->name, "%s%s", prefix, from->name) >= (int)sizeof parameter->name)
         return dr_fail(DR_ERROR_ARGUMENT, "the name of the parameter %s%s is longer than %zu characters", prefix, from->name,
                        sizeof parameter->name - 1);
@@ -129,14 +136,16 @@ static dr_status list_parameters(dr_model *model) {
     model->parameters = memory;
     DR_TRY(dr_allocate_zero((size_t)all * sizeof(dr_initial), "the list of parameters", &memory));
     model->initials = memory;
+    DR_TRY(dr_allocate_zero((size_t)all * sizeof(size_t), "the list of parameters", &memory));
+    model->weights_at = memory;
     for (int t = 0; t < model->trunk.count; t++) {
-        DR_TRY(list_one(model, "", &model->trunk.at[t], model->trunk.at[t].offset));
+        DR_TRY(list_one(model, "", &model->trunk.at[t], 0, 0));
         for (int64_t i = 0; t == model->embedding && i < layers; i++) {
             const dr_layer_parameters *list = &model->layers[i].kind->list;
             char prefix[40];
             snprintf(prefix, sizeof prefix, "model.layers.%" PRId64 ".", i);
             for (int j = 0; j < list->count; j++)
-                DR_TRY(list_one(model, prefix, &list->at[j], model->layers[i].offset + list->at[j].offset));
+                DR_TRY(list_one(model, prefix, &list->at[j], model->layers[i].offset, model->layers[i].weights_at));
         }
     }
     return DR_OK;
@@ -220,6 +229,7 @@ static void zero_gaps(const dr_model *model) {
     const dr_operations *ops = model->backend->ops;
     for (int64_t i = 0; i < model->listed; i++) {
         const dr_parameter *parameter = &model->parameters[i];
+        if (parameter->offset < 0) continue;
         const int64_t end = parameter->offset + parameter->count, gap = dr_parameter_room(parameter->count) - parameter->count;
         if (gap > 0)
             ops->zero(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, end),
@@ -233,27 +243,40 @@ dr_status dr_model_allocate(dr_model *model) {
     DR_TRY(ops->allocate(model->backend, dr_kind_bytes(model->backend, DR_NUMBER, model->block_count), &memory));
     model->values = memory;
     zero_gaps(model);
-    if (!dr_has_copies(model->backend)) return DR_OK;
-    DR_TRY(ops->allocate(model->backend, dr_kind_bytes(model->backend, DR_VECTOR, model->block_count), &memory));
-    model->copies = memory;
+    const bool apart = dr_weights_apart(model->backend);
+    if (!apart && !dr_has_copies(model->backend)) return DR_OK;
+    const size_t copies = dr_kind_bytes(model->backend, DR_VECTOR, model->block_count);
+    DR_TRY(ops->allocate(model->backend, apart ? model->trunk.weight_bytes : copies, &memory));
+    model->weights = memory;
     return DR_OK;
+}
+
+/* All of a parameter from host memory; own: room for as many numbers, where weights are stored apart in memory of the host. */
+static dr_status put(dr_model *model, int64_t index, const double *from, void *own) {
+    const dr_operations *ops = model->backend->ops;
+    const dr_parameter *parameter = &model->parameters[index];
+    if (parameter->offset >= 0)
+        return ops->upload(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), from,
+                           DR_F64, parameter->count);
+    DR_TRY(ops->upload(model->backend, own, from, DR_F64, parameter->count));
+    return dr_model_put_rows(model, index, 0, parameter->count / parameter->shape[parameter->rank - 1], own);
 }
 
 /* Each parameter has a random stream of its own, by its name. */
 static dr_status draw_parameters(dr_model *model, uint64_t seed) {
-    const dr_operations *ops = model->backend->ops;
     int64_t longest = 0;
     for (int64_t i = 0; i < model->listed; i++)
         if (model->parameters[i].count > longest) longest = model->parameters[i].count;
-    void *host = NULL;
-    DR_TRY(dr_allocate((size_t)longest * sizeof(double), "first values", &host));
-    dr_status status = DR_OK;
+    void *host = NULL, *own = NULL;
+    dr_status status = dr_allocate((size_t)longest * sizeof(double), "first values", &host);
+    if (status == DR_OK && dr_weights_apart(model->backend))
+        status = dr_allocate((size_t)longest * sizeof(double), "first values", &own);
     for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
         const dr_parameter *parameter = &model->parameters[i];
         dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, parameter->name, parameter->count, host);
-        status = ops->upload(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), host,
-                             DR_F64, parameter->count);
+        status = put(model, i, host, own);
     }
+    dr_release(own);
     dr_release(host);
     return status == DR_OK ? dr_model_changed(model) : status;
 }
@@ -278,7 +301,7 @@ void dr_model_destroy(dr_model *model) {
     if (!model) return;
     const dr_operations *ops = model->backend->ops;
     if (model->values) ops->free(model->backend, model->values);
-    if (model->copies) ops->free(model->backend, model->copies);
+    if (model->weights) ops->free(model->backend, model->weights);
     for (int64_t i = 0; i < model->kind_count; i++) dr_layer_release(model->backend, &model->kinds[i]);
     dr_release(model->kinds);
     dr_release(model->layers);
@@ -288,6 +311,7 @@ void dr_model_destroy(dr_model *model) {
     json_decref(model->published);
     dr_release(model->parameters);
     dr_release(model->initials);
+    dr_release(model->weights_at);
     for (int64_t i = 0; i < model->ignored_count; i++) dr_release(model->ignored[i]);
     dr_release(model->ignored);
     dr_release(model);
@@ -330,14 +354,47 @@ void *dr_model_parameter_block(dr_model *model) {
 
 dr_status dr_model_changed(dr_model *model) {
     DR_NEED(model);
-    if (!model->copies) return DR_OK;
-    return model->backend->ops->store_vectors(model->backend, model->block_count, model->values, model->copies);
+    if (!model->weights || dr_weights_apart(model->backend)) return DR_OK;
+    return model->backend->ops->store_vectors(model->backend, model->block_count, model->values, model->weights);
+}
+
+dr_status dr_model_learns(const dr_model *model) {
+    if (!dr_weights_apart(model->backend)) return DR_OK;
+    return dr_fail(
+        DR_ERROR_UNSUPPORTED,
+        "a model whose weights are stored as %s is only read: load it on a backend without a type of weights for gradients",
+        dr_dtype_name(model->backend->weights));
+}
+
+static const char *weight_row(const dr_model *model, int64_t parameter, int64_t row, int64_t columns) {
+    return model->weights + model->weights_at[parameter] + dr_weight_bytes(model->backend, row, columns);
+}
+
+static int64_t columns_of(const dr_parameter *parameter) {
+    return parameter->shape[parameter->rank - 1];
+}
+
+dr_status dr_model_elements(const dr_model *model, int64_t parameter, int64_t first, int64_t count, dr_dtype dtype, void *to) {
+    const dr_parameter *of = &model->parameters[parameter];
+    const dr_operations *ops = model->backend->ops;
+    if (of->offset < 0)
+        return ops->weights_load(model->backend, columns_of(of), first, count, weight_row(model, parameter, 0, columns_of(of)),
+                                 to, dtype);
+    return ops->download(model->backend, to, dtype,
+                         model->values + dr_kind_bytes(model->backend, DR_NUMBER, of->offset + first), count);
+}
+
+dr_status dr_model_put_rows(dr_model *model, int64_t parameter, int64_t row, int64_t rows, const void *from) {
+    const int64_t columns = columns_of(&model->parameters[parameter]);
+    return model->backend->ops->weights_store(model->backend, rows, columns, from,
+                                              (char *)weight_row(model, parameter, row, columns));
 }
 
 dr_status dr_model_gradients_create(const dr_model *model, void **gradients) {
     DR_NEED(model);
     DR_NEED(gradients);
     const dr_operations *ops = model->backend->ops;
+    DR_TRY(dr_model_learns(model));
     size_t bytes = dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
     void *memory = NULL;
     DR_TRY(ops->allocate(model->backend, bytes, &memory));
@@ -348,18 +405,22 @@ dr_status dr_model_gradients_create(const dr_model *model, void **gradients) {
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
-static dr_module_call call_at(const dr_model *model, const dr_layer_parameters *list, int64_t offset, char *gradients) {
+static dr_module_call call_at(const dr_model *model, const dr_layer_parameters *list, int64_t offset, size_t weights_at,
+                              char *gradients) {
     const size_t numbers = dr_kind_bytes(model->backend, DR_NUMBER, offset);
     dr_module_call call = {.backend = model->backend, .list = list->at, .parameters = model->values + numbers};
-    call.weights = model->copies ? model->copies + dr_kind_bytes(model->backend, DR_VECTOR, offset) : call.parameters;
+    const size_t copied = dr_kind_bytes(model->backend, DR_VECTOR, offset);
+    call.weights =
+        !model->weights ? call.parameters : model->weights + (dr_weights_apart(model->backend) ? weights_at : copied);
     call.gradients = gradients ? gradients + numbers : NULL;
     return call;
 }
 
 dr_module_call dr_model_trunk(const dr_model *model, char *gradients) {
-    return call_at(model, &model->trunk, 0, gradients);
+    return call_at(model, &model->trunk, 0, 0, gradients);
 }
 
 dr_module_call dr_model_layer_call(const dr_model *model, int64_t index, char *gradients) {
-    return call_at(model, &model->layers[index].kind->list, model->layers[index].offset, gradients);
+    return call_at(model, &model->layers[index].kind->list, model->layers[index].offset, model->layers[index].weights_at,
+                   gradients);
 }

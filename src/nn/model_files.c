@@ -11,6 +11,7 @@
 #include "base/tasks.h"
 #include "formats/json.h"
 #include "formats/names/names.h"
+#include "formats/quantised.h"
 #include "formats/safetensors.h"
 #include "formats/weights.h"
 #include "nn/config.h"
@@ -77,14 +78,12 @@ static json_t *make_config(const dr_model *model, dr_dtype dtype) {
 /* Elements of a tensor, from the parameters that its bundle joins. */
 static dr_status read_parameter(void *context, int64_t index, int64_t first, int64_t count, void *to) {
     const writing *w = context;
-    dr_backend *backend = w->model->backend;
     const dr_named_tensor *tensor = &w->plan->tensors[w->first + index];
     for (int64_t done = 0; done < count;) {
         const dr_name_place place = dr_name_bundle_place(&w->plan->bundles[tensor->bundle], tensor->first + first + done);
         const int64_t some = place.count < count - done ? place.count : count - done;
-        const int64_t begin = w->model->parameters[place.parameter].offset + place.at;
-        DR_TRY(backend->ops->download(backend, (char *)to + (size_t)done * dr_dtype_size(w->dtype), w->dtype,
-                                      w->model->values + dr_kind_bytes(backend, DR_NUMBER, begin), some));
+        DR_TRY(dr_model_elements(w->model, place.parameter, place.at, some, w->dtype,
+                                 (char *)to + (size_t)done * dr_dtype_size(w->dtype)));
         done += some;
     }
     return DR_OK;
@@ -185,6 +184,10 @@ done:
 
 dr_status dr_model_write(const dr_model *model, dr_folder *change) {
     return write_model(model, change, model->backend->ops->dtype, INT64_MAX);
+}
+
+dr_status dr_model_write_as(const dr_model *model, dr_folder *change, dr_dtype dtype, int64_t file_bytes) {
+    return write_model(model, change, dtype, file_bytes > 0 ? file_bytes : INT64_MAX);
 }
 
 static dr_status save(const dr_model *model, const char *folder, dr_dtype dtype, int64_t most) {
@@ -301,10 +304,19 @@ static bool may_be_log_of_zero(const char *name) {
     return strstr(name, "A_log") != NULL;
 }
 
+/* Where a parameter whose weights are stored apart is read from: its rows must be whole before they are rounded, so that these
+ * parameters are read row by row, and the others tensor by tensor. */
+typedef struct {
+    int64_t parameter, bundle, tensor; /* tensor: the bundle's first one */
+    int piece;
+} rows_of;
+
 typedef struct {
     dr_model *model;
     const dr_name_plan *plan;
-    int64_t *begins; /* [tensors + 1] the first task of each tensor */
+    int64_t *begins; /* [count + 1] the first task of each tensor, or of each of `rows` */
+    rows_of *rows;   /* [rows_count] */
+    int64_t rows_count;
 } reading;
 
 /* A piece is what the processor still has, when it is copied, of what was checked; a task is some pieces, so that two threads
@@ -341,16 +353,17 @@ static dr_status read_piece(const reading *r, const dr_named_tensor *tensor, int
     for (int64_t done = 0; done < count;) {
         const dr_name_place place = dr_name_bundle_place(&r->plan->bundles[tensor->bundle], tensor->first + first + done);
         const int64_t some = place.count < count - done ? place.count : count - done;
-        DR_TRY(upload(r, tensor, from + (size_t)done * item, &place, some));
+        if (r->model->parameters[place.parameter].offset >= 0)
+            DR_TRY(upload(r, tensor, from + (size_t)done * item, &place, some));
         done += some;
     }
     dr_safetensors_forget(&piece);
     return DR_OK;
 }
 
-/* The tensor that a task is of: the last that begins at it or before. */
-static int64_t tensor_of(const reading *r, int64_t task) {
-    int64_t low = 0, high = r->plan->tensor_count;
+/* What a task is of, of so many: the last that begins at it or before. */
+static int64_t subject_of(const reading *r, int64_t task, int64_t count) {
+    int64_t low = 0, high = count;
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (r->begins[middle] <= task)
@@ -361,14 +374,22 @@ static int64_t tensor_of(const reading *r, int64_t task) {
     return low;
 }
 
+/* Whether all that a bundle fills is stored apart. */
+static bool is_apart(const reading *r, const dr_name_bundle *bundle) {
+    for (int i = 0; i < bundle->pieces; i++)
+        if (r->model->parameters[bundle->parameter[i]].offset >= 0) return false;
+    return true;
+}
+
 static dr_status read_task(void *context, int64_t task) {
     const reading *r = context;
-    const int64_t index = tensor_of(r, task);
+    const int64_t index = subject_of(r, task, r->plan->tensor_count);
     const dr_named_tensor *tensor = &r->plan->tensors[index];
     const int64_t begin = (task - r->begins[index]) * TASK_ELEMENTS;
     const int64_t end = tensor->count - begin < TASK_ELEMENTS ? tensor->count : begin + TASK_ELEMENTS;
     void *aligned = NULL;
     dr_status status = DR_OK;
+    if (is_apart(r, &r->plan->bundles[tensor->bundle])) return DR_OK;
     if ((uintptr_t)tensor->tensor.data % dr_dtype_size(tensor->tensor.dtype) != 0)
         DR_TRY(dr_allocate(PIECE_ELEMENTS * sizeof(double), "a piece of an unaligned tensor", &aligned));
     for (int64_t first = begin; first < end && status == DR_OK; first += PIECE_ELEMENTS)
@@ -390,6 +411,91 @@ static dr_status read_tensors(reading *r) {
     return dr_run_tasks(alone ? 1 : backend->threads, r->begins[r->plan->tensor_count], r, read_task);
 }
 
+/* count elements of a bundle's run from `at` on, within one tensor and one parameter, to numbers; aligned as above. */
+static dr_status read_run(const reading *r, const dr_named_tensor *tensor, int64_t at, int64_t count, void *aligned, void *to) {
+    const size_t item = dr_dtype_size(tensor->tensor.dtype);
+    const char *from = (const char *)tensor->tensor.data + (size_t)(at - tensor->first) * item;
+    DR_TRY(check_finite(tensor, at - tensor->first, count));
+    if ((uintptr_t)from % item != 0) from = memcpy(aligned, from, (size_t)count * item);
+    return r->model->backend->ops->upload(r->model->backend, to, from, tensor->tensor.dtype, count);
+}
+
+/* Elements [first, end) of a parameter that is stored apart, whole rows, to numbers. */
+static dr_status gather_rows(const reading *r, const rows_of *rows, int64_t first, int64_t end, void *aligned, char *to) {
+    const dr_named_tensor *tensor = &r->plan->tensors[rows->tensor];
+    for (int64_t done = first; done < end;) {
+        int64_t some;
+        const int64_t at = dr_name_bundle_element(&r->plan->bundles[rows->bundle], rows->piece, done, &some);
+        while (at < tensor->first || at >= tensor->first + tensor->count)
+            tensor += at < tensor->first ? -1 : 1; /* a bundle's tensors follow each other */
+        if (some > end - done) some = end - done;
+        if (some > tensor->first + tensor->count - at) some = tensor->first + tensor->count - at;
+        if (some > PIECE_ELEMENTS) some = PIECE_ELEMENTS;
+        DR_TRY(read_run(r, tensor, at, some, aligned, to + dr_kind_bytes(r->model->backend, DR_NUMBER, done - first)));
+        done += some;
+    }
+    return DR_OK;
+}
+
+/* Rows that are gathered at once: a piece, or one. */
+static int64_t rows_at_once(const dr_parameter *parameter) {
+    const int64_t columns = parameter->shape[parameter->rank - 1];
+    return columns < PIECE_ELEMENTS ? PIECE_ELEMENTS / columns : 1;
+}
+
+static dr_status read_rows_task(void *context, int64_t task) {
+    const reading *r = context;
+    const int64_t index = subject_of(r, task, r->rows_count);
+    const rows_of *rows = &r->rows[index];
+    const dr_parameter *parameter = &r->model->parameters[rows->parameter];
+    const int64_t columns = parameter->shape[parameter->rank - 1], all = parameter->count / columns;
+    const int64_t row = (task - r->begins[index]) * rows_at_once(parameter), left = all - row;
+    const int64_t count = left < rows_at_once(parameter) ? left : rows_at_once(parameter);
+    void *numbers = NULL, *aligned = NULL;
+    dr_status status = DR_OK;
+    DR_GO(dr_allocate(dr_kind_bytes(r->model->backend, DR_NUMBER, count * columns), "rows of a weight", &numbers));
+    DR_GO(dr_allocate(PIECE_ELEMENTS * sizeof(double), "a piece of an unaligned tensor", &aligned));
+    DR_GO(gather_rows(r, rows, row * columns, (row + count) * columns, aligned, numbers));
+    status = dr_model_put_rows(r->model, rows->parameter, row, count, numbers);
+done:
+    dr_release(aligned);
+    dr_release(numbers);
+    return status;
+}
+
+/* The parameters that are stored apart, in the order of the tensors. */
+static void list_rows(reading *r) {
+    for (int64_t t = 0; t < r->plan->tensor_count; t++) {
+        const int64_t bundle = r->plan->tensors[t].bundle;
+        if (t > 0 && r->plan->tensors[t - 1].bundle == bundle) continue;
+        for (int i = 0; i < r->plan->bundles[bundle].pieces; i++) {
+            const int64_t parameter = r->plan->bundles[bundle].parameter[i];
+            if (r->model->parameters[parameter].offset >= 0) continue;
+            r->rows[r->rows_count++] = (rows_of){.parameter = parameter, .bundle = bundle, .tensor = t, .piece = i};
+        }
+    }
+}
+
+static dr_status read_rows(reading *r) {
+    void *memory = NULL;
+    if (!dr_weights_apart(r->model->backend)) return DR_OK;
+    DR_TRY(dr_allocate((size_t)r->model->listed * sizeof(rows_of), "the list of weights", &memory));
+    r->rows = memory;
+    list_rows(r);
+    dr_release(r->begins);
+    r->begins = NULL;
+    DR_TRY(dr_allocate((size_t)(r->rows_count + 1) * sizeof(int64_t), "the tasks of reading a model", &memory));
+    r->begins = memory;
+    r->begins[0] = 0;
+    for (int64_t i = 0; i < r->rows_count; i++) {
+        const dr_parameter *parameter = &r->model->parameters[r->rows[i].parameter];
+        const int64_t rows = parameter->count / parameter->shape[parameter->rank - 1], some = rows_at_once(parameter);
+        r->begins[i + 1] = r->begins[i] + (rows + some - 1) / some;
+    }
+    const bool alone = r->model->count < 2 * TASK_ELEMENTS;
+    return dr_run_tasks(alone ? 1 : r->model->backend->threads, r->begins[r->rows_count], r, read_rows_task);
+}
+
 static dr_status read_weights(dr_model *model, const json_t *config, const dr_weights *weights) {
     dr_named_parameter *list = NULL;
     dr_name_plan plan = {0};
@@ -401,9 +507,11 @@ static dr_status read_weights(dr_model *model, const json_t *config, const dr_we
     DR_GO(check_unused(model, weights, &plan));
     DR_GO(dr_model_allocate(model));
     DR_GO(read_tensors(&r));
+    DR_GO(read_rows(&r));
     status = dr_model_changed(model);
 done:
     dr_release(r.begins);
+    dr_release(r.rows);
     dr_name_plan_release(&plan);
     dr_release(list);
     return status;
@@ -416,7 +524,8 @@ static dr_status of_file(dr_status status, const char *file) {
 
 static dr_status read_model(dr_backend *backend, const char *config_file, json_t **config, dr_model **model) {
     DR_TRY(dr_json_read(config_file, config));
-    const dr_status status = dr_model_build_published(backend, *config, model);
+    dr_status status = dr_quantised_check_config(*config);
+    if (status == DR_OK) status = dr_model_build_published(backend, *config, model);
     return status == DR_OK ? DR_OK : of_file(status, config_file);
 }
 
@@ -438,11 +547,13 @@ dr_status dr_model_load(dr_backend *backend, const char *folder, dr_model **mode
     dr_weights *weights = NULL;
     json_t *config = NULL;
     dr_status status = DR_OK;
+    DR_GO(dr_quantised_check_path(folder));
     DR_GO(join(folder, CONFIG_FILE, &config_file));
     DR_GO(dr_folder_recover(folder));
     DR_GO(read_model(backend, config_file, &config, &made));
     DR_GO(dr_weights_open(folder, &weights));
-    status = read_weights(made, config, weights);
+    status = dr_quantised_check_tensors(weights);
+    if (status == DR_OK) status = read_weights(made, config, weights);
     if (status != DR_OK) status = of_file(status, dr_weights_file(weights));
 done:
     dr_weights_close(weights);

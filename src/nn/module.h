@@ -38,14 +38,14 @@ typedef struct {
     const dr_module *module;
     const dr_layer_parameter *list; /* of the layer */
     const char *parameters;         /* the layer's part of the block */
-    const char *weights;            /* the same part of the copies that products read */
+    const char *weights;            /* the layer's part of what products read */
     char *gradients;                /* likewise, or NULL */
     dr_layout layout;               /* cu_seqlens in the backend's memory, as is seen */
     int64_t longest;                /* tokens of the longest sequence of the call, 1 at least */
     const int64_t *seen;            /* [sequences] tokens before this call */
     const int64_t *slot; /* [sequences] slots of a state that grows; NULL: sequence i has slot i. Of a state that does not, the
                           * call's sequences are the first ones */
-    bool decode;         /* one token a sequence, by decoding engines; needs a state */
+    bool decode;         /* one token a sequence, or several of one sequence, by decoding engines; needs a state */
     const void *plan;
     const void *memory, *scratch;
     void *state; /* carried in and out, or NULL: from zero */
@@ -112,7 +112,9 @@ static inline const void *dr_module_parameter(const dr_module_call *call, int in
 
 static inline const void *dr_module_weight(const dr_module_call *call, int index) {
     if (index == DR_NO_PARAMETER) return NULL;
-    return call->weights + dr_kind_bytes(call->backend, DR_VECTOR, call->list[index].offset);
+    const dr_layer_parameter *parameter = &call->list[index];
+    const bool apart = parameter->offset < 0;
+    return call->weights + (apart ? parameter->weight_at : dr_kind_bytes(call->backend, DR_VECTOR, parameter->offset));
 }
 
 static inline void *dr_module_gradient(const dr_module_call *call, int index) {

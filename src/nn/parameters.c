@@ -3,9 +3,23 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "ops/kind.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+
+/* Weights that are stored apart have rows of their last size. */
+static void place(dr_layer_parameters *list, dr_layer_parameter *parameter) {
+    if (parameter->weight && list->backend && dr_weights_apart(list->backend)) {
+        const int64_t columns = parameter->shape[parameter->rank - 1];
+        parameter->offset = -1;
+        parameter->weight_at = list->weight_bytes;
+        list->weight_bytes += (dr_weight_bytes(list->backend, parameter->count / columns, columns) + 63) / 64 * 64;
+        return;
+    }
+    parameter->offset = list->elements;
+    list->elements += dr_parameter_room(parameter->count);
+}
 
 static dr_status add(dr_layer_parameters *list, const char *prefix, const char *name, dr_layer_parameter parameter,
                      int *index) {
@@ -16,8 +30,7 @@ static dr_status add(dr_layer_parameters *list, const char *prefix, const char *
                        parameter.name, parameter.shape[0], parameter.shape[1]);
     DR_TRY(dr_grow(&memory, list->count, sizeof parameter, "the list of a layer's parameters"));
     list->at = memory;
-    parameter.offset = list->elements;
-    list->elements += dr_parameter_room(parameter.count);
+    place(list, &parameter);
     *index = list->count;
     list->at[list->count++] = parameter;
     return DR_OK;
@@ -25,6 +38,13 @@ static dr_status add(dr_layer_parameters *list, const char *prefix, const char *
 
 dr_status dr_add_matrix(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
                         int64_t columns, int64_t depth, int *index) {
+    dr_layer_parameter parameter = {.initial = initial, .decays = true, .rank = depth ? 3 : 2, .shape = {rows, columns, depth}};
+    parameter.weight = true;
+    return add(list, prefix, name, parameter, index);
+}
+
+dr_status dr_add_numbers(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                         int64_t columns, int64_t depth, int *index) {
     dr_layer_parameter parameter = {.initial = initial, .decays = true, .rank = depth ? 3 : 2, .shape = {rows, columns, depth}};
     return add(list, prefix, name, parameter, index);
 }

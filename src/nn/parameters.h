@@ -28,23 +28,29 @@ typedef struct {
     char name[sizeof((dr_parameter){0}.name)]; /* after "model.layers.N." */
     dr_initial initial;
     bool decays; /* by weight decay */
+    bool weight; /* read by products alone */
     int rank;
     int64_t shape[3];      /* sizes past the rank are 0 */
-    int64_t count, offset; /* elements; from the layer's start */
+    int64_t count, offset; /* elements; from the layer's start in the block, or -1: it has no numbers (dr_weights_apart) */
+    size_t weight_at;      /* of one without numbers: bytes from the layer's start in the block of weights */
 } dr_layer_parameter;
 
 /* Those of one layer, in the order in which the block holds them. */
 typedef struct {
     dr_layer_parameter *at; /* [count] */
     int count;
-    int64_t elements; /* of the layer's part of the block, gaps included */
+    int64_t elements;          /* of the layer's part of the block, gaps included */
+    const dr_backend *backend; /* which may store weights apart; NULL: none are */
+    size_t weight_bytes;       /* of the layer's part of weights that are stored apart, gaps included */
 } dr_layer_parameters;
 
-/* Adds a matrix [rows, columns], or [rows, columns, depth] where depth is not 0, that weight decay applies to; or a vector
- * [rows], or [rows, columns], that it does not. Its name is prefix and name. *index is its place in the list.
- * DR_ERROR_ARGUMENT if its elements overflow. */
+/* Adds a matrix that products read and weight decay applies to, [rows, columns], or [rows, columns, depth] where depth is not
+ * 0; the same of numbers, such as taps; or a vector [rows], or [rows, columns], without decay. Its name is prefix and name.
+ * *index is its place in the list. DR_ERROR_ARGUMENT if its elements overflow. */
 dr_status dr_add_matrix(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
                         int64_t columns, int64_t depth, int *index);
+dr_status dr_add_numbers(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
+                         int64_t columns, int64_t depth, int *index);
 dr_status dr_add_vector(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
                         int64_t columns, int *index);
 void dr_layer_parameters_release(dr_layer_parameters *list);

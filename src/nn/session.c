@@ -183,9 +183,11 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
 dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                              bool labelled) {
     const dr_operations *ops = session->backend->ops;
+    const dr_layout step = {layout->sequences, layout->sequences, NULL}; /* what a decode engine computes at once */
+    const dr_layout *planned = phase == DR_PHASE_DECODE ? &step : layout;
     session->phase = phase;
     for (int64_t k = 0; k < session->model->kind_count; k++)
-        DR_TRY(dr_layer_plan(&session->model->kinds[k], session->backend, layout, &session->kinds[k]));
+        DR_TRY(dr_layer_plan(&session->model->kinds[k], session->backend, planned, &session->kinds[k]));
     dr_arena arena = {0};
     place(session, layout, targets, selects, labelled, &arena);
     size_t needed = arena.peak;

@@ -9,7 +9,7 @@
 enum { DR_HEAD_ROWS = 1024 };
 
 /* What a call's memory is planned for: a forward, which keeps nothing; a gradient, which keeps what each layer's backward
- * reads; one token a sequence through the decode engine. */
+ * reads; one token a sequence through the decode engine, or several of one sequence, one after another. */
 typedef enum { DR_PHASE_FORWARD, DR_PHASE_GRADIENT, DR_PHASE_DECODE } dr_phase;
 
 /* The block grows when a call needs more and is kept; all pointers are into it. A forward needs one layer's memory, a gradient
@@ -50,6 +50,12 @@ dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const in
 
 /* From ids to session->x through all layers. state: carried in and out, or NULL: from zero. */
 dr_status dr_session_run(dr_session *session, dr_model_state *state);
+/* count tokens of a state of one sequence through the decode engine, one after another but with each weight read once for all
+ * of them; the bits of as many calls of dr_model_step on the reference and the CPU. logits [wanted, vocabulary] of the last
+ * `wanted` of them, in host memory. The session's memory grows with count. */
+dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t count, dr_model_state *state, int64_t wanted,
+                           float *logits);
+
 /* From session->d_x to the block of gradients, after a run of phase DR_PHASE_GRADIENT. */
 dr_status dr_session_run_back(dr_session *session, char *gradients);
 

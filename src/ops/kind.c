@@ -1,6 +1,8 @@
 /* The types of the two kinds on a backend. */
 #include "ops/kind.h"
 
+#include "base/error.h"
+#include "base/weight_row.h"
 #include "ops/operations.h"
 #include "ops/shapes.h"
 
@@ -14,6 +16,26 @@ size_t dr_kind_bytes(const dr_backend *backend, dr_kind kind, int64_t count) {
 
 bool dr_has_copies(const dr_backend *backend) {
     return backend->storage != backend->ops->dtype;
+}
+
+bool dr_weights_apart(const dr_backend *backend) {
+    return backend->ops->weights_store != NULL;
+}
+
+size_t dr_weight_bytes(const dr_backend *backend, int64_t rows, int64_t columns) {
+    if (!dr_weights_apart(backend)) return dr_kind_bytes(backend, DR_VECTOR, rows * columns);
+    return (size_t)rows * dr_weight_row_bytes(backend->weights, columns);
+}
+
+dr_status dr_weights_check(const dr_backend *backend, dr_dtype weights) {
+    if (weights != DR_BF16 && weights != DR_I8)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "weights of backend \"%s\" are stored as BF16 or I8, or as %s without a choice, not as %s",
+                       backend->ops->name, dr_dtype_name(backend->ops->dtype), dr_dtype_name(weights));
+    if (dr_has_copies(backend))
+        return dr_fail(DR_ERROR_UNSUPPORTED, "weights of type %s where vectors are %s: choose one of the two",
+                       dr_dtype_name(weights), dr_dtype_name(backend->storage));
+    return DR_OK;
 }
 
 dr_status dr_kind_download(dr_backend *backend, dr_kind kind, void *to, dr_dtype to_dtype, const void *from, int64_t count) {

@@ -9,6 +9,9 @@
  *     vector     F64, BF16 or F16    F32   F32, BF16 or F16
  *     number     F64                 F32   F32
  *
+ * Weights, the vectors that products read as matrices, may be of a third type, narrower than the backend's own: then they stand
+ * apart, as rows (base/weight_row.h), and no numbers are kept beside them (dr_weights_apart).
+ *
  * The reference that stores vectors in 16 bits says where a value is rounded: it computes each operation in double, from the
  * stored vectors, and rounds each vector that the operation writes once.
  *
@@ -28,6 +31,14 @@ DR_FOR_CHECK size_t dr_kind_bytes(const dr_backend *backend, dr_kind kind, int64
 
 /* Whether vectors are of another type than numbers, so that products read copies of the parameters. */
 bool dr_has_copies(const dr_backend *backend);
+
+/* Whether weights are stored apart, and the bytes of rows of a weight, as vectors or apart. */
+bool dr_weights_apart(const dr_backend *backend);
+size_t dr_weight_bytes(const dr_backend *backend, int64_t rows, int64_t columns);
+
+/* Whether the backend can have weights of this type: DR_ERROR_ARGUMENT, or UNSUPPORTED where its vectors are narrower already.
+ */
+dr_status dr_weights_check(const dr_backend *backend, dr_dtype weights);
 
 /* Copies count elements of this kind to host memory, converting. */
 dr_status dr_kind_download(dr_backend *backend, dr_kind kind, void *to, dr_dtype to_dtype, const void *from, int64_t count);

@@ -321,6 +321,12 @@ typedef struct dr_operations {
      * type, so that there are no copies. */
     dr_status (*store_vectors)(dr_backend *, int64_t count, const void *x, void *y);
 
+    /* Weights that are stored apart (ops/kind.h); NULL where there are none. store: weight [rows, columns] from numbers. load:
+     * elements first .. first + count - 1 of a weight, row by row, to host memory. */
+    dr_status (*weights_store)(dr_backend *, int64_t rows, int64_t columns, const void *from, void *weight);
+    dr_status (*weights_load)(dr_backend *, int64_t columns, int64_t first, int64_t count, const void *weight, void *to,
+                              dr_dtype to_dtype);
+
     /* y [rows, heads, dim] = factor [rows, heads] * x [rows, heads, dim]; accumulate: y (forward), d_x (backward) is added to.
      * shared: factor is a parameter [heads] used by all rows, and d_factor is added to. factor is a number. */
     dr_status (*scale_heads_forward)(dr_backend *, int64_t rows, int64_t heads, int64_t dim, bool shared, const void *factor,
@@ -416,6 +422,7 @@ struct dr_backend {
     const char *isa; /* "double", "portable", "avx2", "avx512", "sm_90a", "sm_80" */
     int threads;
     dr_dtype storage; /* of vectors: ops->dtype, DR_BF16 or DR_F16 */
+    dr_dtype weights; /* of weights stored apart: DR_BF16 or DR_I8; else not used */
     void *state;      /* the backend's own */
 };
 

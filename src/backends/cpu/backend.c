@@ -162,6 +162,21 @@ dr_backend dr_cpu_imagine(const dr_backend_options *options) {
     return (dr_backend){.ops = &operations, .isa = dr_cpu_kernels_portable.name, .threads = 1, .storage = DR_F32};
 }
 
+/* Its table is one of its own, in which what reads weights reads these. */
+static void narrow_weights(dr_backend *backend, dr_dtype weights) {
+    dr_operations *own = &((dr_cpu_state *)backend->state)->operations;
+    *own = operations;
+    own->linear_forward = dr_cpu_narrow_linear_forward;
+    own->linear_backward = dr_cpu_narrow_linear_backward;
+    own->grouped_linear_forward = dr_cpu_narrow_grouped_linear_forward;
+    own->embedding_forward = dr_cpu_narrow_embedding_forward;
+    own->experts_linear_forward = dr_cpu_narrow_experts_linear_forward;
+    own->weights_store = dr_host_weights_store;
+    own->weights_load = dr_host_weights_load;
+    backend->ops = own;
+    backend->weights = weights;
+}
+
 dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     dr_cpu_features features = dr_cpu_detect();
     const dr_cpu_kernels *kernels = NULL;
@@ -169,6 +184,8 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     int threads;
     DR_TRY(dr_cpu_choose_threads(options ? options->threads : 0, &threads));
     void *memory = NULL, *state = NULL;
+    const dr_backend plain = dr_cpu_imagine(options);
+    if (options && options->weights != DR_F32) DR_TRY(dr_weights_check(&plain, options->weights));
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_status status = dr_allocate(sizeof(dr_cpu_state), "a backend's state", &state);
     if (status != DR_OK) {
@@ -178,6 +195,7 @@ dr_status dr_cpu_open(const dr_backend_options *options, dr_backend **backend) {
     *(dr_cpu_state *)state = (dr_cpu_state){.kernels = kernels, .features = features};
     dr_backend *opened = memory;
     *opened = (dr_backend){.ops = &operations, .isa = kernels->name, .threads = threads, .storage = DR_F32, .state = state};
+    if (options && options->weights != DR_F32) narrow_weights(opened, options->weights);
     *backend = opened;
     return DR_OK;
 }

@@ -40,6 +40,20 @@ typedef struct {
     float *space;      /* [DR_CPU_PRODUCT_SPACE] */
 } dr_cpu_product;
 
+/* y [rows, out] = x [rows, in] W^T + bias with W [out, in] in rows of base/weight_row.h. */
+typedef struct {
+    dr_dtype type; /* of the weights: DR_BF16 or DR_I8 */
+    int64_t rows, in;
+    const float *x;
+    int64_t x_row; /* elements from row to row */
+    const char *weight;
+    const float *bias; /* [out] or NULL */
+    float *y;
+    int64_t y_row;
+    bool accumulate; /* of transposed: y is added to */
+    float *space;    /* [DR_CPU_PRODUCT_SPACE] */
+} dr_cpu_narrow;
+
 /* A projection seen as rows of `columns` channels, with what is added to each and, of a decay, its rate. */
 typedef struct {
     dr_gate_kind kind;
@@ -72,6 +86,13 @@ typedef struct {
     const char *name;
     /* product.c: the block [m_begin, m_end) x [n_begin, n_end) of C */
     void (*product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
+
+    /* narrow.c: the block of rows [m_begin, m_end) and columns [n_begin, n_end) of y. transposed: y [rows, in] = x [rows, out]
+     * W, whose columns are the block's. widen: y [columns] = a row of weights. */
+    void (*narrow_product)(const dr_cpu_narrow *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
+    void (*narrow_transposed)(const dr_cpu_narrow *p, int64_t out, int64_t m_begin, int64_t m_end, int64_t n_begin,
+                              int64_t n_end);
+    void (*narrow_widen)(dr_dtype type, int64_t columns, const char *row, float *y);
 
     /* norm.c: rows vectors of length dim. d_weight [dim] is added to. */
     void (*rms_norm_forward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight, const float *gate,
@@ -170,6 +191,7 @@ enum { DR_CPU_SCRATCH_PLACES = 16 };
 typedef struct {
     const dr_cpu_kernels *kernels;
     dr_cpu_features features;
+    dr_operations operations; /* where weights are stored apart */
     /* What no call uses at the moment. A block grows to the largest size asked for, so that a step in use allocates nothing. */
     _Atomic(dr_cpu_scratch *) scratch[DR_CPU_SCRATCH_PLACES];
 } dr_cpu_state;

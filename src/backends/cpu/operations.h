@@ -18,6 +18,18 @@ dr_status dr_cpu_grouped_linear_forward(dr_backend *, const dr_grouped_linear *,
 dr_status dr_cpu_grouped_linear_backward(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight,
                                          const void *d_y, void *d_x, void *d_weight);
 
+/* narrow.c: as linear.c, embedding.c and experts.c, of weights that are stored apart */
+dr_status dr_cpu_narrow_linear_forward(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *bias,
+                                       void *y);
+dr_status dr_cpu_narrow_linear_backward(dr_backend *, const dr_linear *, const void *x, const void *weight, const void *d_y,
+                                        void *d_x, bool accumulate, void *d_weight, void *d_bias);
+dr_status dr_cpu_narrow_grouped_linear_forward(dr_backend *, const dr_grouped_linear *, const void *x, const void *weight,
+                                               void *y);
+dr_status dr_cpu_narrow_embedding_forward(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *table,
+                                          void *y);
+dr_status dr_cpu_narrow_experts_linear_forward(dr_backend *, const dr_experts *, int64_t in, int64_t out, const int32_t *begins,
+                                               const void *x, const void *weight, void *y);
+
 /* embedding.c */
 dr_status dr_cpu_embedding_forward(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *table, void *y);
 dr_status dr_cpu_embedding_backward(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,

@@ -1,4 +1,5 @@
-/* The reference backend's table of operations, and opening it. It keeps no state of its own. */
+/* The reference backend's table of operations, and opening it. Its state is a table of its own where weights are narrow. */
+#include "backends/reference/narrow.h"
 #include "backends/reference/recurrence.h"
 #include "backends/reference/reference.h"
 #include "backends/reference/stored.h"
@@ -12,6 +13,7 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
 }
 
 void dr_reference_close(dr_backend *backend) {
+    dr_release(backend->state);
     dr_release(backend);
 }
 
@@ -111,6 +113,17 @@ dr_backend dr_reference_imagine(const dr_backend_options *options) {
                         .storage = stored ? options->dtype : DR_F64};
 }
 
+static dr_status narrow_weights(const dr_backend_options *options, dr_backend *backend) {
+    if (!options || options->weights == DR_F32) return DR_OK;
+    DR_TRY(dr_weights_check(backend, options->weights));
+    DR_TRY(dr_allocate(sizeof(dr_operations), "a table of operations", &backend->state));
+    *(dr_operations *)backend->state = operations;
+    dr_reference_narrow(backend->state);
+    backend->ops = backend->state;
+    backend->weights = options->weights;
+    return DR_OK;
+}
+
 dr_status dr_reference_open(const dr_backend_options *options, dr_backend **backend) {
     void *memory = NULL;
     if (options && options->dtype != DR_F32 && options->dtype != DR_F64 && !is_stored(options))
@@ -119,6 +132,10 @@ dr_status dr_reference_open(const dr_backend_options *options, dr_backend **back
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_backend *opened = memory;
     *opened = dr_reference_imagine(options);
-    *backend = opened;
-    return DR_OK;
+    const dr_status status = narrow_weights(options, opened);
+    if (status == DR_OK)
+        *backend = opened;
+    else
+        dr_release(opened);
+    return status;
 }

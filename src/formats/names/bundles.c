@@ -438,3 +438,14 @@ dr_name_place dr_name_bundle_place(const dr_name_bundle *bundle, int64_t element
     while (within >= bundle->part[piece]) within -= bundle->part[piece++];
     return (dr_name_place){bundle->parameter[piece], number * bundle->part[piece] + within, bundle->part[piece] - within};
 }
+
+int64_t dr_name_bundle_element(const dr_name_bundle *bundle, int piece, int64_t at, int64_t *count) {
+    int64_t turn = 0, before = 0;
+    for (int i = 0; i < bundle->pieces; i++) {
+        if (i < piece) before += bundle->part[i];
+        turn += bundle->part[i];
+    }
+    const int64_t part = bundle->part[piece], within = at % part;
+    *count = bundle->pieces == 1 ? turn * bundle->turns - at : part - within;
+    return bundle->pieces == 1 ? at : at / part * turn + before + within;
+}

@@ -158,5 +158,8 @@ typedef struct {
     int64_t parameter, at, count;
 } dr_name_place;
 dr_name_place dr_name_bundle_place(const dr_name_bundle *bundle, int64_t element);
+/* The other way: where element `at` of the bundle's parameter of number `piece` lies in the run, and how many lie there
+ * together. */
+int64_t dr_name_bundle_element(const dr_name_bundle *bundle, int piece, int64_t at, int64_t *count);
 
 #endif

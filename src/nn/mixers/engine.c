@@ -54,6 +54,25 @@ static dr_call run_of(const dr_module_call *call, const dr_inputs *inputs, void 
                      .workspace = work};
 }
 
+/* Several tokens of one sequence, one after another: the plan is of one. */
+static dr_status decode_rows(const dr_module_call *call, const dr_inputs *inputs, const dr_call *first) {
+    const dr_plan *plan = plan_of(call);
+    const dr_recurrence *recurrence = &plan->recurrence;
+    dr_inputs row = *inputs;
+    dr_call run = *first;
+    run.inputs = &row;
+    for (int64_t r = 0; r < call->layout.rows; r++) {
+        DR_TRY(dr_plan_decode(plan, &run));
+        for (int i = 0; i < DR_INPUTS; i++) {
+            if (!row.at[i] || !dr_recurrence_input_form(recurrence, (dr_input)i).per_row) continue;
+            const int64_t count = dr_recurrence_input_count(recurrence, (dr_input)i);
+            row.at[i] = (const char *)row.at[i] + dr_kind_bytes(call->backend, dr_input_kind((dr_input)i), count);
+        }
+        run.o = (char *)run.o + dr_kind_bytes(call->backend, DR_VECTOR, recurrence->value_heads * recurrence->value_size);
+    }
+    return DR_OK;
+}
+
 dr_status dr_engine_forward(const dr_module_call *call, const dr_inputs *inputs, void *saved, void *work,
                             void *const states[DR_STATES], void *o) {
     dr_states initial = {{NULL}};
@@ -63,7 +82,8 @@ dr_status dr_engine_forward(const dr_module_call *call, const dr_inputs *inputs,
     for (int kind = 0; states && kind < DR_STATES; kind++) initial.at[kind] = final.at[kind] = states[kind];
     if (call->decode) {
         run.states = &final;
-        return dr_plan_decode(plan_of(call), &run);
+        return call->layout.rows > call->layout.sequences ? decode_rows(call, inputs, &run)
+                                                          : dr_plan_decode(plan_of(call), &run);
     }
     if (states) run.initial = &initial, run.final = &final;
     return dr_plan_forward(plan_of(call), &run);

@@ -154,6 +154,11 @@ static char *behind(const dr_module_call *call, const void *x, int64_t elements)
     return (char *)x + dr_kind_bytes(call->backend, DR_VECTOR, elements);
 }
 
+/* The rows of a weight behind so many others. */
+static const void *weight_rows(const dr_module_call *call, int parameter, int64_t rows, int64_t columns) {
+    return (const char *)dr_module_weight(call, parameter) + dr_weight_bytes(call->backend, rows, columns);
+}
+
 /* scratch->q: K_h^T q_h of each head before its turned channels. The product with a transpose is the backward of one. */
 static dr_status absorb_queries(const dr_module_call *call, const memory_of_call *memory, const scratch_of_call *scratch) {
     const latent_attention *mixer = of(call);
@@ -164,7 +169,7 @@ static dr_status absorb_queries(const dr_module_call *call, const memory_of_call
     const dr_linear linear = linear_of(call, rank, plain);
     const dr_copy_heads turned = {call->layout.rows, own->heads, mixer->turned, row, size, wide_row, wide};
     for (int64_t h = 0; h < own->heads; h++) {
-        const void *weight = behind(call, dr_module_weight(call, mixer->up), h * up * rank);
+        const void *weight = weight_rows(call, mixer->up, h * up, rank);
         DR_TRY(copy_head(call, plain, behind(call, memory->attend.q, h * size), row, scratch->head, plain));
         DR_TRY(ops->linear_backward(call->backend, &linear, memory->normed, weight, scratch->head, scratch->head_latent, false,
                                     NULL, NULL));
@@ -180,7 +185,7 @@ static dr_status project_values(const dr_module_call *call, const memory_of_call
     const int64_t rank = mixer->rank, value = own->value_size, up = mixer->plain + value;
     const dr_linear linear = linear_of(call, rank, value);
     for (int64_t h = 0; h < own->heads; h++) {
-        const void *weight = behind(call, dr_module_weight(call, mixer->up), (h * up + mixer->plain) * rank);
+        const void *weight = weight_rows(call, mixer->up, h * up + mixer->plain, rank);
         DR_TRY(copy_head(call, rank, behind(call, scratch->o, h * rank), own->heads * rank, scratch->head_latent, rank));
         DR_TRY(call->backend->ops->linear_forward(call->backend, &linear, scratch->head_latent, weight, NULL, scratch->head));
         DR_TRY(copy_head(call, value, scratch->head, value, behind(call, memory->attend.o, h * value), own->heads * value));
@@ -229,10 +234,10 @@ static dr_status forward_latent(const dr_module_call *call, const void *x, const
     const dr_operations *ops = call->backend->ops;
     const int64_t hidden = mixer->module.hidden;
     const dr_linear down = linear_of(call, hidden, mixer->rank), shared = linear_of(call, hidden, mixer->turned);
-    const char *weight = dr_module_weight(call, mixer->down);
+    const void *weight = dr_module_weight(call, mixer->down);
     DR_TRY(ops->linear_forward(call->backend, &down, x, weight, NULL, memory->latent));
     if (mixer->turned > 0) {
-        weight += dr_kind_bytes(call->backend, DR_VECTOR, shared_weight(mixer));
+        weight = weight_rows(call, mixer->down, mixer->rank, hidden);
         DR_TRY(ops->linear_forward(call->backend, &shared, x, weight, NULL, scratch->shared));
         DR_TRY(dr_attend_turn(&mixer->attend, call, 1, mixer->turned, 0, scratch->shared, false));
     }
@@ -293,7 +298,7 @@ static dr_status backward_keys(const dr_module_call *call, const void *x, const 
     const int64_t hidden = mixer->module.hidden;
     const dr_linear down = linear_of(call, hidden, mixer->rank), shared = linear_of(call, hidden, mixer->turned),
                     up = linear_of(call, mixer->rank, attention->heads * (mixer->plain + attention->value_size));
-    const char *weight = dr_module_weight(call, mixer->down);
+    const void *weight = dr_module_weight(call, mixer->down);
     char *gradient = dr_module_gradient(call, mixer->down);
     DR_TRY(part(call, scratch));
     DR_TRY(ops->linear_backward(call->backend, &up, memory->normed, dr_module_weight(call, mixer->up), scratch->up,
@@ -304,7 +309,7 @@ static dr_status backward_keys(const dr_module_call *call, const void *x, const 
     DR_TRY(ops->linear_backward(call->backend, &down, x, weight, scratch->d_latent, d_x, true, gradient, NULL));
     if (mixer->turned == 0) return DR_OK;
     DR_TRY(dr_attend_turn(&mixer->attend, call, 1, mixer->turned, 0, scratch->shared, true));
-    weight += dr_kind_bytes(call->backend, DR_VECTOR, shared_weight(mixer));
+    weight = weight_rows(call, mixer->down, mixer->rank, hidden);
     if (gradient) gradient += dr_kind_bytes(call->backend, DR_NUMBER, shared_weight(mixer));
     return ops->linear_backward(call->backend, &shared, x, weight, scratch->shared, d_x, true, gradient, NULL);
 }

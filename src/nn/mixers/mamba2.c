@@ -120,7 +120,7 @@ static void place_state(const dr_module *module, dr_backend *backend, int64_t se
 static const void *weight_of(const dr_module_call *call, int p) {
     const mamba2 *mixer = of(call);
     return (const char *)dr_module_weight(call, mixer->in) +
-           dr_kind_bytes(call->backend, DR_VECTOR, mixer->row[p] * mixer->module.hidden);
+           dr_weight_bytes(call->backend, mixer->row[p], mixer->module.hidden);
 }
 
 /* count: elements of the parameter before the piece's */
@@ -384,7 +384,7 @@ static dr_status add_parameters(mamba2 *mixer, const char *prefix, dr_layer_para
     }
     DR_TRY(dr_add_matrix(list, prefix, "in_proj.weight", normal, rows, hidden, 0, &mixer->in));
     if (mixer->of.input_bias) DR_TRY(dr_add_vector(list, prefix, "in_proj.bias", zero, rows, 0, &mixer->in_bias));
-    DR_TRY(dr_add_matrix(list, prefix, "conv1d.weight", filter, channels, 1, mixer->of.conv_size, &mixer->conv));
+    DR_TRY(dr_add_numbers(list, prefix, "conv1d.weight", filter, channels, 1, mixer->of.conv_size, &mixer->conv));
     if (mixer->of.conv_bias) DR_TRY(dr_add_vector(list, prefix, "conv1d.bias", zero, channels, 0, &mixer->conv_bias));
     DR_TRY(dr_add_vector(list, prefix, "A_log", decay, heads, 0, &mixer->a_log));
     DR_TRY(dr_add_vector(list, prefix, "dt_bias", step, heads, 0, &mixer->step_bias));

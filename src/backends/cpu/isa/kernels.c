@@ -7,6 +7,9 @@
 const dr_cpu_kernels DR_ISA_NAME(dr_cpu_kernels) = {
     .name = DR_TEXT(DR_ISA),
     .product = DR_ISA_NAME(dr_cpu_product),
+    .narrow_product = DR_ISA_NAME(dr_cpu_narrow_product),
+    .narrow_transposed = DR_ISA_NAME(dr_cpu_narrow_transposed),
+    .narrow_widen = DR_ISA_NAME(dr_cpu_narrow_widen),
     .rms_norm_forward = DR_ISA_NAME(dr_cpu_rms_norm_forward),
     .rms_norm_backward = DR_ISA_NAME(dr_cpu_rms_norm_backward),
     .l2_norm_forward = DR_ISA_NAME(dr_cpu_l2_norm_forward),

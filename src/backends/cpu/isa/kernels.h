@@ -8,6 +8,11 @@
 
 void DR_ISA_NAME(dr_cpu_product)(const dr_cpu_product *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
 
+void DR_ISA_NAME(dr_cpu_narrow_product)(const dr_cpu_narrow *p, int64_t m_begin, int64_t m_end, int64_t n_begin, int64_t n_end);
+void DR_ISA_NAME(dr_cpu_narrow_transposed)(const dr_cpu_narrow *p, int64_t out, int64_t m_begin, int64_t m_end, int64_t n_begin,
+                                           int64_t n_end);
+void DR_ISA_NAME(dr_cpu_narrow_widen)(dr_dtype type, int64_t columns, const char *row, float *y);
+
 void DR_ISA_NAME(dr_cpu_rms_norm_forward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,
                                           const float *gate, float *y);
 void DR_ISA_NAME(dr_cpu_rms_norm_backward)(const dr_rms_norm *norm, int64_t rows, const float *x, const float *weight,

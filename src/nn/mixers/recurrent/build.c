@@ -106,8 +106,8 @@ static dr_status finish_token_stream(builder *b, dr_input input, const char *con
     stream->feature = value ? is->activate : is->feature;
     if (is->conv_size > 0 && (!value || is->value_conv)) {
         stream->map = DR_MAP_CONV;
-        DR_TRY(dr_add_matrix(b->list, b->prefix, conv, is->conv_range > 0 ? within : normal, channels, 1, is->conv_size,
-                             &stream->map_weight));
+        DR_TRY(dr_add_numbers(b->list, b->prefix, conv, is->conv_range > 0 ? within : normal, channels, 1, is->conv_size,
+                              &stream->map_weight));
         if (is->conv_bias) DR_TRY(add_vector(b, conv_bias, zero, channels, 0, &stream->map_bias));
         if (stream->feature == DR_FUNCTION_SILU) stream->activated = true, stream->feature = DR_FUNCTION_IDENTITY;
     } else if (stream->feature == DR_FUNCTION_SILU) {
