@@ -35,6 +35,8 @@ static const struct {
     {"evaluate_tokens", "32768", "32768", "100", "101", false},
     {"batch", "8", "64", "2", "3", false},
     {"seq_len", "256", "64", "12", "16", false},
+    {"tokens_per_step", "0", "0", "32", "64", false},
+    {"accumulate", "1", "1", "2", "1", false},
     {"reset_at_documents", "true", "true", "false", "true", false},
     {"learning_rate", "0.004", "0.004", "0.003", "0.002", false},
     {"min_learning_rate_ratio", "0.1", "0.1", "0.2", "0.3", false},

@@ -512,6 +512,21 @@ static void check_stop_accuracy(void) {
     spy_fake_accuracy = -1;
 }
 
+/* Both parts of a step are scaled by the targets of the whole step. */
+static void check_accumulate(void) {
+    SPY_RUN("task", "mqar", "batch", "4", "accumulate", "2", "steps", "1");
+    assert_int_equal(spy.trainings, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(spy.trained[i].sequences, 2);
+        assert_true(spy.trained[i].factor == 1.0 / (double)(spy.trained[0].targets + spy.trained[1].targets));
+    }
+}
+
+static void check_tokens_per_step(void) {
+    SPY_RUN("batch", "8", "tokens_per_step", "24", "steps", "1");
+    assert_int_equal(spy.trained[0].rows, 24);
+}
+
 /* ---- the table ---- */
 
 static void (*const checks[DR_SETTINGS])(void) = {
@@ -530,6 +545,8 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_EVALUATE_TOKENS] = check_evaluate_tokens,
     [DR_SET_BATCH] = check_batch,
     [DR_SET_SEQ_LEN] = check_seq_len,
+    [DR_SET_TOKENS_PER_STEP] = check_tokens_per_step,
+    [DR_SET_ACCUMULATE] = check_accumulate,
     [DR_SET_RESET_AT_DOCUMENTS] = check_reset_at_documents,
     [DR_SET_LEARNING_RATE] = check_learning_rate,
     [DR_SET_MIN_LEARNING_RATE_RATIO] = check_min_learning_rate_ratio,

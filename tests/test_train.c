@@ -139,8 +139,8 @@ static metrics read_metrics(const char *folder, int64_t steps) {
     assert_memory_equal(line, "step,loss,", 10);
     for (int64_t step = 1; step <= steps; step++) {
         line = strchr(line, '\n') + 1;
-        char *cell = line, *cells[11];
-        for (int i = 0; i < 11; i++) {
+        char *cell = line, *cells[12];
+        for (int i = 0; i < 12; i++) {
             cells[i] = cell;
             cell += strcspn(cell, ",\n") + 1;
         }
@@ -148,7 +148,7 @@ static metrics read_metrics(const char *folder, int64_t steps) {
         assert_int_equal(cell[-1], '\n');
         snprintf(read.loss[step], 32, "%.*s", (int)strcspn(cells[1], ","), cells[1]);
         snprintf(read.held_out[step], 32, "%.*s", (int)strcspn(cells[8], ","), cells[8]);
-        snprintf(read.accuracy[step], 32, "%.*s", (int)strcspn(cells[10], "\n"), cells[10]);
+        snprintf(read.accuracy[step], 32, "%.*s", (int)strcspn(cells[10], ","), cells[10]);
     }
     assert_string_equal(strchr(line, '\n'), "\n");
     free(data);

@@ -48,8 +48,9 @@ typedef struct {
     double held_out;      /* loss of the last evaluation; NaN before */
     double learning_rate, gradient_norm;
     double tokens_per_second, seconds, seconds_left;
-    int64_t skipped; /* steps whose gradient was not finite */
-    bool evaluated;  /* held_out and accuracy are of this step */
+    int64_t skipped;       /* steps whose gradient was not finite */
+    bool evaluated;        /* held_out and accuracy are of this step */
+    double balancing_loss; /* of the mixtures of experts, of this step; NaN: the model has none */
 } dr_progress;
 
 /* Return false to stop: a checkpoint is written and the run ends with DR_ERROR_INTERRUPTED. */

@@ -159,6 +159,10 @@ typedef struct dr_operations {
     dr_status (*put)(dr_backend *, void *to, const void *from, size_t bytes);
     dr_status (*get)(dr_backend *, void *to, const void *from, size_t bytes);
     dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
+    /* A copy of bytes to the host beside later work. fetch asks for it; fetched waits for it alone, not for what was asked
+     * after it, and ends it with the bytes in to (NULL: nobody wants them any more). Both NULL: nothing is ever under way. */
+    dr_status (*fetch)(dr_backend *, const void *from, size_t bytes, void **transfer);
+    dr_status (*fetched)(dr_backend *, void *transfer, void *to);
 
     /* Measuring; NULL where calls return when their work is done, so that the clock of the process tells its time.
      * time_runs: seconds of so many calls of run, one after another, as the device counts them. run puts work on the backend

@@ -66,14 +66,15 @@ dr_status dr_example_task_open(const dr_train_options *options, int64_t vocabula
                                                .tokens = dr_setting_integer(options, DR_SET_ELEMENT_TOKENS),
                                                .repeat_elements = dr_setting_boolean(options, DR_SET_REPEAT_ELEMENTS)};
     dr_status status;
-    *task = (dr_example_task){.batch = dr_setting_integer(options, DR_SET_BATCH),
-                              .held_out_seed = (uint64_t)dr_setting_integer(options, DR_SET_HELD_OUT_SEED)};
+    *task = (dr_example_task){.held_out_seed = (uint64_t)dr_setting_integer(options, DR_SET_HELD_OUT_SEED)};
     if (!kind)
         return dr_fail(DR_ERROR_ARGUMENT, "task %s has no examples that are drawn", dr_setting_text(options, DR_SET_TASK));
     DR_TRY(check_seq_len(options, kind));
     DR_TRY(dr_held_out_examples(options, &task->examples));
     DR_TRY(read_sizes(options, kind, vocabulary > 0, task));
     DR_TRY(kind->create(&of_generator, dr_sizes_largest(&task->training, &task->held_out), &task->generator));
+    const dr_example_size largest = dr_sizes_largest(&task->training, NULL);
+    DR_GO(dr_train_batch(options, task->generator->kind->tokens(task->generator, largest), &task->step, &task->batch));
     DR_GO(dr_sizes_fit(task->generator, "lengths", &task->training));
     DR_GO(dr_sizes_fit(task->generator, "held_out_lengths", &task->held_out));
     return DR_OK;

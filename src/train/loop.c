@@ -1,43 +1,16 @@
-/* The training loop. Each step: batch, gradient of the mean loss, clipped AdamW step, evaluation when due, a line of metrics,
- * the caller's callback, a checkpoint when due. Everything a step does follows from the checkpoint before it, so a resumed run
- * makes the numbers of an uninterrupted one. */
+/* The training loop. Each step: batch, gradient of the mean loss, clipped update, evaluation when due, a line of metrics, the
+ * caller's callback, a checkpoint when due. Everything a step does follows from the checkpoint before it, so a resumed run
+ * makes the numbers of an uninterrupted one.
+ *
+ * On a backend whose work goes on beside the host's, the line and the callback of a step come while the next one is under way.
+ * Before an evaluation, a checkpoint and the end every step that was asked for is finished, so that what they see is the same
+ * on every backend. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "train/run.h"
 #include "train/trial.h"
 
 #include <math.h>
-
-enum { MOST_SKIPPED_IN_ROW = 50 };
-
-/* One step: moves the position and tells loss, bits per byte, learning rate, norm and the tokens it read. */
-static dr_status take_step(dr_run *run, dr_progress *progress, int64_t *tokens) {
-    dr_run_position *position = &run->position;
-    dr_batch batch;
-    int64_t step = position->step + 1, bytes;
-    double sum;
-    bool skipped;
-    DR_TRY(run->task->ops->batch(run->task, step, &batch, &bytes));
-    dr_optimizer_zero(run->optimizer);
-    double mean = batch.targets > 0 ? 1.0 / (double)batch.targets : 0; /* a mask may leave nothing to learn */
-    DR_TRY(dr_session_gradient(run->session, &batch, mean, run->optimizer->gradient, NULL, NULL));
-    progress->learning_rate = dr_schedule_rate(&run->schedule, step);
-    DR_TRY(dr_optimizer_update(run->optimizer, progress->learning_rate));
-    /* the only time in a step at which the host waits */
-    DR_TRY(dr_session_result(run->session, &sum, NULL));
-    DR_TRY(dr_optimizer_result(run->optimizer, &progress->gradient_norm, &skipped));
-    progress->loss = sum * mean;
-    progress->bits_per_byte = bytes > 0 ? sum / (double)bytes / 0.693147180559945309417 : (double)NAN; /* ln 2 */
-    *tokens = batch.layout.rows;
-    position->step = step;
-    position->skipped += skipped;
-    position->skipped_in_row = skipped ? position->skipped_in_row + 1 : 0;
-    if (position->skipped_in_row < MOST_SKIPPED_IN_ROW) return DR_OK;
-    return dr_fail(
-        DR_ERROR_NUMERIC,
-        "the gradients of %d steps in a row, up to step %lld, were not finite: begin again with a learning_rate below %g",
-        MOST_SKIPPED_IN_ROW, (long long)step, run->schedule.peak);
-}
 
 static bool is_due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
@@ -72,12 +45,11 @@ static dr_status save(dr_run *run) {
     return written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL));
 }
 
-/* What is saved whole may be worthless all the same. evaluation: of the last step, or NULL. */
-static dr_status check_finite(const dr_run *run, double loss, const dr_evaluation *evaluation) {
-    bool trained = isfinite(loss), held_out = !evaluation || isfinite(evaluation->loss);
-    if (trained && held_out) return DR_OK;
+/* What is saved whole may be worthless all the same. held_out: of the last step, or 0. */
+static dr_status check_finite(const dr_run *run, double loss, double held_out) {
+    if (isfinite(loss) && isfinite(held_out)) return DR_OK;
     return dr_fail(DR_ERROR_NUMERIC, "the run ended after step %lld with a %s of %g: begin again with a learning_rate below %g",
-                   (long long)run->position.step, trained ? "held-out loss" : "loss", trained ? evaluation->loss : loss,
+                   (long long)run->position.step, isfinite(loss) ? "held-out loss" : "loss", isfinite(loss) ? held_out : loss,
                    run->schedule.peak);
 }
 
@@ -93,8 +65,11 @@ dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
     double begin = dr_clock_now();
     for (int i = 0; i < MOST_STEPS && (i == 0 || dr_clock_now() - begin < enough_seconds); i++) {
         dr_progress progress;
+        dr_step asked;
         double start = dr_clock_now();
-        DR_TRY(take_step(run, &progress, &costs->tokens));
+        DR_TRY(dr_step_ask(run, run->position.step + 1, &asked));
+        DR_TRY(dr_step_finish(run, &asked, &progress));
+        costs->tokens = asked.tokens;
         double seconds = dr_clock_now() - start;
         if (seconds < best) best = seconds;
     }
@@ -102,41 +77,93 @@ dr_status dr_run_measure(dr_run *run, dr_run_costs *costs) {
     return DR_OK;
 }
 
+/* What goes through a call of dr_run_train. */
+typedef struct {
+    dr_run *run;
+    dr_progress_callback callback;
+    void *context;
+    int64_t save_every, evaluate_every;
+    double start;          /* of the run's seconds, on the clock */
+    double last;           /* when the step before was finished */
+    double mean_seconds;   /* of a step without evaluation, exponential */
+    double loss, held_out; /* of the last step; held_out 0: it was not evaluated */
+    bool stops;            /* the callback wants no more */
+} training;
+
+static bool evaluates_after(const training *t, int64_t step) {
+    return step == t->run->schedule.steps || is_due(step, t->evaluate_every);
+}
+
+/* Fills in what does not come from the step itself. */
+static void tell_times(training *t, const dr_step *asked, dr_progress *progress) {
+    dr_run_position *position = &t->run->position;
+    const int64_t left = t->run->schedule.steps - position->step;
+    position->seconds = dr_clock_now() - t->start;
+    progress->step = position->step;
+    progress->held_out = position->held_out;
+    progress->accuracy = position->accuracy;
+    progress->skipped = position->skipped;
+    progress->seconds = position->seconds;
+    progress->tokens_per_second = (double)asked->tokens / t->mean_seconds;
+    progress->seconds_left = (double)left * position->seconds / (double)position->step;
+}
+
+/* Reads the numbers of a step, evaluates when due, and tells of it. */
+static dr_status finish(training *t, const dr_step *asked) {
+    dr_run *run = t->run;
+    dr_progress progress = {.steps = run->schedule.steps};
+    dr_evaluation evaluation = {0};
+    DR_TRY(dr_step_finish(run, asked, &progress));
+    const double seconds = dr_clock_now() - t->last;
+    t->mean_seconds = t->mean_seconds == 0 ? seconds : 0.9 * t->mean_seconds + 0.1 * seconds;
+    progress.evaluated = evaluates_after(t, asked->step);
+    if (progress.evaluated) DR_TRY(evaluate(run, &evaluation));
+    const dr_evaluation *told = progress.evaluated ? &evaluation : NULL;
+    tell_times(t, asked, &progress);
+    DR_TRY(dr_run_lock_check(&run->lock));
+    DR_TRY(written(run, dr_metrics_append(&run->metrics, &progress, told)));
+    t->stops = (t->callback && !t->callback(t->context, &progress)) || t->stops;
+    t->loss = progress.loss;
+    t->held_out = told ? told->loss : 0;
+    t->last = dr_clock_now();
+    return DR_OK;
+}
+
+/* Asks for steps until one must be finished at once, and finishes all of them. */
+static dr_status advance(training *t) {
+    const dr_run *run = t->run;
+    const bool late = dr_step_is_read_late(run->numbers.backend);
+    dr_step asked[DR_STEPS_UNDER_WAY];
+    int64_t step = run->position.step, finished = step;
+    bool waits = false;
+    t->last = dr_clock_now();
+    while (!waits) {
+        dr_step *next = &asked[++step % DR_STEPS_UNDER_WAY];
+        DR_TRY(dr_step_ask(t->run, step, next));
+        if (step - finished == DR_STEPS_UNDER_WAY) DR_TRY(finish(t, &asked[++finished % DR_STEPS_UNDER_WAY]));
+        waits = !late || t->stops || evaluates_after(t, step) || is_due(step, t->save_every);
+    }
+    return finish(t, &asked[step % DR_STEPS_UNDER_WAY]);
+}
+
 dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context) {
     DR_NEED(run);
-    dr_run_position *position = &run->position;
-    int64_t save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY);
-    int64_t evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY);
+    const dr_run_position *position = &run->position;
+    training t = {.run = run,
+                  .callback = callback,
+                  .context = context,
+                  .save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY),
+                  .evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY)};
     if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
-    if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step + 1);
-    double start = dr_clock_now() - position->seconds, mean_seconds = 0; /* of a step without evaluation, exponential */
+    if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step * run->numbers.parts + 1);
+    t.start = dr_clock_now() - position->seconds;
     while (!is_over(run)) {
-        dr_progress progress = {.steps = run->schedule.steps};
-        dr_evaluation evaluation = {0};
-        int64_t tokens;
-        double step_start = dr_clock_now();
-        DR_TRY(take_step(run, &progress, &tokens));
-        double step_seconds = dr_clock_now() - step_start;
-        mean_seconds = mean_seconds == 0 ? step_seconds : 0.9 * mean_seconds + 0.1 * step_seconds;
-        bool is_last = position->step == run->schedule.steps;
-        progress.evaluated = is_last || is_due(position->step, evaluate_every);
-        if (progress.evaluated) DR_TRY(evaluate(run, &evaluation));
-        position->seconds = dr_clock_now() - start;
-        progress.step = position->step;
-        progress.held_out = position->held_out;
-        progress.accuracy = position->accuracy;
-        progress.skipped = position->skipped;
-        progress.seconds = position->seconds;
-        progress.tokens_per_second = (double)tokens / mean_seconds;
-        progress.seconds_left = (double)(run->schedule.steps - position->step) * position->seconds / (double)position->step;
-        DR_TRY(dr_run_lock_check(&run->lock));
-        DR_TRY(written(run, dr_metrics_append(&run->metrics, &progress, progress.evaluated ? &evaluation : NULL)));
-        bool stops = callback && !callback(context, &progress);
-        if (stops || is_over(run) || is_due(position->step, save_every)) DR_TRY(save(run));
-        if (stops && !is_over(run))
+        DR_TRY(advance(&t));
+        if (t.stops || is_over(run) || is_due(position->step, t.save_every)) DR_TRY(save(run));
+        if (t.stops && !is_over(run))
             return dr_fail(DR_ERROR_INTERRUPTED, "stopped after step %lld of %lld", (long long)position->step,
                            (long long)run->schedule.steps);
-        if (is_over(run)) DR_TRY(check_finite(run, progress.loss, progress.evaluated ? &evaluation : NULL));
+        if (is_over(run)) DR_TRY(check_finite(run, t.loss, t.held_out));
     }
     return DR_OK;
 }

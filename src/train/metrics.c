@@ -18,13 +18,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_LINE = 8192, LONGEST_COLUMN = 120 };
+enum {
+    LONGEST_LINE = 8192,
+    LONGEST_COLUMN = 120,
+    ALWAYS_THERE = 11 /* columns that files of all versions have: the first ones */
+};
 
 static const char FILE_NAME[] = "metrics.csv";
 
 static const char *const names[DR_METRICS_COLUMNS] = {
     "step",    "loss",    "bits_per_byte", "learning_rate",          "gradient_norm", "tokens_per_second",
-    "seconds", "skipped", "held_out_loss", "held_out_bits_per_byte", "accuracy"};
+    "seconds", "skipped", "held_out_loss", "held_out_bits_per_byte", "accuracy",      "balancing_loss"};
 
 /* What is told of a held-out set. */
 typedef struct {
@@ -119,7 +123,7 @@ static dr_status read_header(dr_metrics *metrics, const char *line) {
         if (found[metrics->column[i]]) return refuse(metrics, "has a column twice");
         found[metrics->column[i]] = true;
     }
-    for (int i = 0; i < DR_METRICS_COLUMNS; i++) {
+    for (int i = 0; i < ALWAYS_THERE; i++) {
         if (found[i]) continue;
         snprintf(why, sizeof why, "has no column \"%s\" in its first line", names[i]);
         return refuse(metrics, why);
@@ -298,6 +302,7 @@ dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, co
     print_cell(cells[8], evaluation != NULL, "%.17g", evaluation ? evaluation->loss : 0);
     print_cell(cells[9], evaluation && !isnan(evaluation->bits_per_byte), "%.6g", evaluation ? evaluation->bits_per_byte : 0);
     print_cell(cells[10], evaluation && !isnan(evaluation->accuracy), "%.6g", evaluation ? evaluation->accuracy : 0);
+    print_cell(cells[11], !isnan(progress->balancing_loss), "%.9g", progress->balancing_loss);
     for (int i = DR_METRICS_COLUMNS; i < columns_of(&metrics->sets); i++) {
         const measure *told = measure_of(&metrics->sets, i);
         double number = (double)NAN;

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { DR_METRICS_COLUMNS = 11, DR_MOST_METRICS_COLUMNS = 64 };
+enum { DR_METRICS_COLUMNS = 12, DR_MOST_METRICS_COLUMNS = 64 };
 
 typedef struct {
     FILE *file;

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/number.h"
 #include "formats/folder.h"
+#include "nn/model.h"
 #include "train/trial.h"
 
 #include <errno.h>
@@ -54,6 +55,15 @@ static dr_status begin(dr_run **run) {
     return status;
 }
 
+/* Whether a layer has a mixture of experts with a loss of its own. */
+static bool balances(const dr_description *description) {
+    for (int64_t i = 0; i < description->count; i++) {
+        const dr_feed_description *feed = &description->layers[i].feed;
+        if (feed->kind == DR_FEED_EXPERTS && feed->of.experts.balance != 0) return true;
+    }
+    return false;
+}
+
 static dr_status make_trainer(dr_run *run) {
     const dr_train_options *options = run->options;
     dr_optimizer_settings settings = {.beta1 = dr_setting_real(options, DR_SET_BETA1),
@@ -65,7 +75,9 @@ static dr_status make_trainer(dr_run *run) {
                                   .last_ratio = dr_setting_real(options, DR_SET_MIN_LEARNING_RATE_RATIO),
                                   .warmup = dr_setting_real(options, DR_SET_WARMUP),
                                   .steps = dr_setting_integer(options, DR_SET_STEPS)};
+    run->balances = balances(&run->model->description);
     DR_TRY(dr_session_create(run->model, &run->session));
+    DR_TRY(dr_step_numbers_create(run->model->backend, dr_setting_integer(options, DR_SET_ACCUMULATE), &run->numbers));
     return dr_optimizer_create(run->model, &settings, &run->optimizer);
 }
 
@@ -277,6 +289,7 @@ void dr_run_destroy(dr_run *run) {
     if (!run) return;
     dr_metrics_close(&run->metrics);
     dr_run_lock_release(&run->lock);
+    dr_step_numbers_release(&run->numbers);
     dr_optimizer_destroy(run->optimizer);
     dr_session_destroy(run->session);
     dr_model_destroy(run->model);

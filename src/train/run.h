@@ -6,6 +6,7 @@
 #include "train/metrics.h"
 #include "train/run_folder.h"
 #include "train/schedule.h"
+#include "train/step.h"
 
 struct dr_run {
     char *folder; /* NULL: it is kept nowhere, and can only be measured */
@@ -16,6 +17,8 @@ struct dr_run {
     dr_session *session; /* of training and evaluation */
     dr_optimizer *optimizer;
     dr_schedule schedule;
+    dr_step_numbers numbers; /* of steps that are under way */
+    bool balances;           /* the model has a balancing loss of experts */
     dr_metrics metrics;
     dr_run_position position;
     int64_t earlier_steps; /* of the schedule before a resumed run was given others; else 0 */

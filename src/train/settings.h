@@ -25,6 +25,8 @@ typedef enum {
     DR_SET_EVALUATE_TOKENS,
     DR_SET_BATCH,
     DR_SET_SEQ_LEN,
+    DR_SET_TOKENS_PER_STEP,
+    DR_SET_ACCUMULATE,
     DR_SET_RESET_AT_DOCUMENTS,
     DR_SET_LEARNING_RATE,
     DR_SET_MIN_LEARNING_RATE_RATIO,
@@ -88,6 +90,10 @@ const char *dr_held_out_path(const dr_train_options *options);
 dr_status dr_held_out_share(const dr_train_options *options, double *share);
 /* The number of examples. DR_ERROR_ARGUMENT unless it is whole and from 1 to 1e6. */
 dr_status dr_held_out_examples(const dr_train_options *options, int64_t *examples);
+
+/* How many sequences a step has, and how many of them are computed at a time: batch, or tokens_per_step over the tokens of the
+ * longest sequence, and that over accumulate. DR_ERROR_ARGUMENT if they cannot be divided so. */
+dr_status dr_train_batch(const dr_train_options *options, int64_t longest, int64_t *step, int64_t *part);
 
 /* All settings but threads, on which results do not depend, as an object that dr_train_options_read takes. */
 dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object);

@@ -54,6 +54,11 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_BATCH] = INTEGER("batch", "lm 8, mqar 64, else 256", 1, 1e6, TRAINING, "sequences a step"),
     [DR_SET_SEQ_LEN] =
         INTEGER("seq_len", "lm 256, mqar 64, else 256", 1, 1e7, TRAINING, "tokens a sequence, of tasks lm and mqar"),
+    [DR_SET_TOKENS_PER_STEP] = INTEGER("tokens_per_step", "0", 0, 1e12, TRAINING,
+                                       "instead of batch: sequences of the longest length there is; 0: as batch says"),
+    [DR_SET_ACCUMULATE] = INTEGER("accumulate", "1", 1, 1e6, TRAINING,
+                                  "parts of a step's batch that are computed one after another, in memory for one of them; "
+                                  "their gradients add up to the same but for rounding"),
     [DR_SET_RESET_AT_DOCUMENTS] =
         BOOLEAN("reset_at_documents", "true", TRAINING,
                 "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),

@@ -30,11 +30,11 @@ typedef struct {
 typedef struct dr_task dr_task;
 
 typedef struct {
-    /* The batch of step 1, 2, ..: a function of the settings and the step alone. It is valid until the next call. bytes: how
-     * many bytes of text its targets are, 0 if they are not text. */
-    dr_status (*batch)(dr_task *, int64_t step, dr_batch *batch, int64_t *bytes);
-    /* Does beforehand, out of measured time, what the batches from a step on need once; NULL: nothing. */
-    void (*prepare)(dr_task *, int64_t step);
+    /* Batch number 1, 2, ..: a function of the settings and the number alone; a step takes as many as the setting accumulate
+     * says. It is valid until the next call. bytes: how many bytes of text its targets are, 0 if they are not text. */
+    dr_status (*batch)(dr_task *, int64_t number, dr_batch *batch, int64_t *bytes);
+    /* Does beforehand, out of measured time, what the batches from a number on need once; NULL: nothing. */
+    void (*prepare)(dr_task *, int64_t number);
     dr_status (*evaluate)(dr_task *, dr_session *session, dr_evaluation *evaluation);
     /* Writes what the user needs beside the model among the first files of a run; NULL: nothing. */
     dr_status (*publish)(const dr_task *, dr_folder *change);

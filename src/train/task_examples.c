@@ -20,12 +20,12 @@ typedef struct {
     dr_set_evaluation sets[DR_MOST_SIZES];
 } synthetic;
 
-static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *bytes) {
+static dr_status batch(dr_task *task, int64_t number, dr_batch *result, int64_t *bytes) {
     synthetic *self = (synthetic *)task;
     dr_generator *generator = self->of.generator;
     dr_example_batch_clear(&self->examples);
     for (int64_t i = 0; i < self->of.batch; i++) {
-        dr_random random = dr_stream(self->seed, DR_STREAM_TRAINING_EXAMPLES, (step - 1) * self->of.batch + i);
+        dr_random random = dr_stream(self->seed, DR_STREAM_TRAINING_EXAMPLES, (number - 1) * self->of.batch + i);
         const dr_example_size size = dr_sizes_draw(&self->of.training, generator->kind, &random);
         dr_example_batch_draw(&self->examples, generator, &random, size);
     }
@@ -76,7 +76,7 @@ static void describe(const dr_task *task, void (*line)(void *context, const char
     snprintf(text, sizeof text, "task: %s", what);
     line(context, text);
     list_names(&of->training, sizes, sizeof sizes);
-    snprintf(text, sizeof text, "data: %lld fresh examples a step of length%s %s", (long long)of->batch,
+    snprintf(text, sizeof text, "data: %lld fresh examples a step of length%s %s", (long long)of->step,
              of->generator->kind->has_pairs ? "/pairs" : "", sizes);
     line(context, text);
     list_names(&of->held_out, sizes, sizeof sizes);

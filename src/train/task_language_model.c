@@ -22,7 +22,7 @@ typedef struct {
     dr_training_data *data;
     dr_windows **windows; /* [data->count] */
     dr_mixture *mixture;
-    int64_t batch, length;   /* windows a step, tokens a window */
+    int64_t batch, length;   /* windows a batch, tokens a window */
     int64_t evaluate_tokens; /* of a set; 0: all */
     bool resets;             /* at documents */
     int32_t *ids, *labels;   /* [batch, length] */
@@ -68,13 +68,13 @@ static int64_t count_bytes(const language *self, int64_t targets) {
     return bytes;
 }
 
-static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *bytes) {
+static dr_status batch(dr_task *task, int64_t number, dr_batch *result, int64_t *bytes) {
     language *self = (language *)task;
     int64_t rows = self->batch * self->length;
     for (int64_t i = 0; i < self->batch; i++) {
         int64_t at = i * self->length;
         DR_TRY(
-            dr_mixture_get(self->mixture, (step - 1) * self->batch + i, self->ids + at, self->labels + at, self->marks + at));
+            dr_mixture_get(self->mixture, (number - 1) * self->batch + i, self->ids + at, self->labels + at, self->marks + at));
     }
     int64_t sequences = find_bounds(self, rows), targets = task->selects ? select_labels(self, rows) : rows;
     *bytes = count_bytes(self, targets);
@@ -87,9 +87,9 @@ static dr_status batch(dr_task *task, int64_t step, dr_batch *result, int64_t *b
     return DR_OK;
 }
 
-static void prepare(dr_task *task, int64_t step) {
+static void prepare(dr_task *task, int64_t number) {
     language *self = (language *)task;
-    dr_mixture_prepare(self->mixture, (step - 1) * self->batch);
+    dr_mixture_prepare(self->mixture, (number - 1) * self->batch);
 }
 
 /* ---- evaluation ---- */
@@ -251,11 +251,12 @@ dr_status dr_task_language_model_create(const dr_train_options *options, dr_task
     DR_TRY(dr_allocate_zero(sizeof(language), "the language modelling task", &memory));
     language *self = memory;
     self->task = (dr_task){.ops = &operations};
-    self->batch = dr_setting_integer(options, DR_SET_BATCH);
     self->length = dr_setting_integer(options, DR_SET_SEQ_LEN);
     self->evaluate_tokens = dr_setting_integer(options, DR_SET_EVALUATE_TOKENS);
     self->resets = dr_setting_boolean(options, DR_SET_RESET_AT_DOCUMENTS);
     dr_status status;
+    int64_t all;
+    DR_GO(dr_train_batch(options, self->length, &all, &self->batch));
     DR_GO(dr_training_data_open(options, &self->data));
     DR_GO(make_windows(self, options));
     DR_GO(name_sets(self));
