@@ -1,14 +1,13 @@
 /* Every setting of a run, at a value that is not its default, where it is used: what reaches the optimizer's step, the gates,
  * the convolution, the recurrence, the shapes of parameters, the batches and the evaluations. The table at the end names a
  * function for each row of train/settings_table.c; a row without one fails. */
-#include "run_spy.h"
-
-#include <deltarule/tokenizer.h>
+#include "step_settings.h"
 
 #include "data/corpus.h"
 #include "data/mqar.h"
 #include "data/streams.h"
 #include "data/windows.h"
+#include <deltarule/tokenizer.h>
 
 /* ---- run ---- */
 
@@ -510,21 +509,6 @@ static void check_stop_accuracy(void) {
     SPY_RUN("task", "mqar", "steps", "6", "evaluate_every", "2", "stop_accuracy", "0.75");
     assert_int_equal(spy.steps, 6);
     spy_fake_accuracy = -1;
-}
-
-/* Both parts of a step are scaled by the targets of the whole step. */
-static void check_accumulate(void) {
-    SPY_RUN("task", "mqar", "batch", "4", "accumulate", "2", "steps", "1");
-    assert_int_equal(spy.trainings, 2);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(spy.trained[i].sequences, 2);
-        assert_true(spy.trained[i].factor == 1.0 / (double)(spy.trained[0].targets + spy.trained[1].targets));
-    }
-}
-
-static void check_tokens_per_step(void) {
-    SPY_RUN("batch", "8", "tokens_per_step", "24", "steps", "1");
-    assert_int_equal(spy.trained[0].rows, 24);
 }
 
 /* ---- the table ---- */

@@ -30,7 +30,7 @@ try() {
     # shellcheck disable=SC2086
     expect 0 '' "without_$1" "$deltarule" train $tiny --steps 2 --out "$1-half"
     expect 0 '' "without_$1" "$deltarule" train --resume "$1-half" --steps 3 --threads 1
-    awk -F, 'NF != 11 || (NR > 1 && $1 != NR - 1) {exit 1} END {exit NR != 4}' "$1-half/metrics.csv" ||
+    awk -F, 'NF != 12 || (NR > 1 && $1 != NR - 1) {exit 1} END {exit NR != 4}' "$1-half/metrics.csv" ||
         fail "a run that was resumed without $1 has other lines in metrics.csv"
     expect "$2" "$3" "without_$1" "$deltarule" score --model whole --corpus whole/held_out
     expect "$2" "$3" "without_$1" "$deltarule" generate --model whole --prompt 'line ' --tokens 5
