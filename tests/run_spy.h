@@ -33,6 +33,7 @@ typedef struct {
     int trainings, evaluations;
     spy_update update[SPY_MOST];
     int updates;
+    double beta; /* of Muon's momentum; 0: no matrix has it */
     dr_gate gate[SPY_MOST];
     int gates;
     dr_conv conv[SPY_MOST];
@@ -67,6 +68,12 @@ static dr_status spy_adamw(dr_backend *backend, const dr_adamw *step, const dr_c
     const spy_update update = {*step, *control};
     if (control->skipped_in_row == 0) SPY_KEEP(spy.update, spy.updates, update);
     return spy_true->adamw(backend, step, control, count, gradient, parameter, m, v);
+}
+
+static dr_status spy_momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count, const void *gradient,
+                              void *momentum, void *y) {
+    spy.beta = beta;
+    return spy_true->momentum(backend, beta, control, count, gradient, momentum, y);
 }
 
 static dr_status spy_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
@@ -187,6 +194,7 @@ static void spy_open(void) {
     spy_true = spy_backend->ops;
     spy_operations = *spy_true;
     spy_operations.adamw = spy_adamw;
+    spy_operations.momentum = spy_momentum;
     spy_operations.gate_forward = spy_gate_forward;
     spy_operations.conv_forward = spy_conv_forward;
     spy_operations.rms_norm_forward = spy_rms_norm_forward;

@@ -70,6 +70,10 @@ static void test_run(void **unused) {
     REFUSED(dr_run_prepare, "options", backend, NULL, &other);
     REFUSED(dr_run_prepare, "run", backend, options, NULL);
     assert_int_equal(dr_run_prepare(backend, options, &prepared), DR_OK);
+    dr_run_plan plan;
+    REFUSED(dr_run_plan_make, "backend", NULL, options, 0, &plan);
+    REFUSED(dr_run_plan_make, "options", backend, NULL, 0, &plan);
+    REFUSED(dr_run_plan_make, "plan", backend, options, 0, NULL);
     REFUSED(dr_run_measure, "run", NULL, &costs);
     REFUSED(dr_run_measure, "costs", prepared, NULL);
     dr_run_destroy(prepared);

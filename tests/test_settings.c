@@ -514,6 +514,7 @@ static void check_stop_accuracy(void) {
 /* ---- the table ---- */
 
 static void (*const checks[DR_SETTINGS])(void) = {
+    STEP_SETTINGS,
     [DR_SET_TASK] = check_task,
     [DR_SET_RULE] = check_rule,
     [DR_SET_CORPUS] = check_corpus,
@@ -529,8 +530,6 @@ static void (*const checks[DR_SETTINGS])(void) = {
     [DR_SET_EVALUATE_TOKENS] = check_evaluate_tokens,
     [DR_SET_BATCH] = check_batch,
     [DR_SET_SEQ_LEN] = check_seq_len,
-    [DR_SET_TOKENS_PER_STEP] = check_tokens_per_step,
-    [DR_SET_ACCUMULATE] = check_accumulate,
     [DR_SET_RESET_AT_DOCUMENTS] = check_reset_at_documents,
     [DR_SET_LEARNING_RATE] = check_learning_rate,
     [DR_SET_MIN_LEARNING_RATE_RATIO] = check_min_learning_rate_ratio,

@@ -75,6 +75,20 @@ typedef struct {
 /* Makes a few steps of a prepared run to learn their time. */
 DR_API dr_status dr_run_measure(dr_run *run, dr_run_costs *costs);
 
+/* The same counted from the settings alone: nothing is read, made or measured, so that it may be more than this machine has. */
+typedef struct {
+    int64_t parameters;                                       /* all of */
+    int64_t embedding, mixers, feed_forwards, norms, head;    /* head 0: it is the embedding */
+    int64_t active;                                           /* of these a token goes through: of experts those it chooses */
+    int64_t steps, tokens;                                    /* tokens: of a step */
+    int64_t parameter_bytes, gradient_bytes, optimizer_bytes; /* of memory */
+    int64_t step_bytes;                                       /* of one part of a step, where its batch is divided */
+} dr_run_plan;
+
+/* vocabulary: of the data; 0: that of the task, or in task lm the setting's, or that of bytes. DR_ERROR_ARGUMENT as
+ * dr_run_create. */
+DR_API dr_status dr_run_plan_make(dr_backend *backend, const dr_train_options *options, int64_t vocabulary, dr_run_plan *plan);
+
 /* Continues the run in a folder: its options, model, optimizer and data position. Of the options steps, threads, save_every,
  * evaluate_every and the place of the corpus may be changed. DR_ERROR_ARGUMENT: the folder holds no run, more steps are done
  * than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there. changes NULL:

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/train_plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFIG, OUT, RESUME, DRY_RUN, BACKEND, ISA, OWN_FLAGS };
+enum { CONFIG, OUT, RESUME, DRY_RUN, BACKEND, DTYPE, DEVICE, ISA, OWN_FLAGS };
 enum { FOLDER_SIZE = 256, NAME_SIZE = 64, MOST_FOLDERS = 1000 };
 
 /* The flags of the command itself, then one for each setting of the library. *count: how many. NULL without memory. */
@@ -26,14 +27,18 @@ static cli_flag *make_flags(int *count) {
         [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                              "run folder, new or empty (default runs/NAME-TIME)"},
                  .placeholder = "DIR"},
-        [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                                "continue the run in this folder, bit for bit; of its settings steps, threads, save_every, "
-                                "evaluate_every, skip_unreadable and the places of the corpus and of held-out text "
-                                "may change"},
-                    .placeholder = "DIR"},
+        [RESUME] =
+            {.setting =
+                 {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                  "continue the run in this folder, bit for bit; of its settings steps, threads, keep_level, save_every, "
+                  "evaluate_every, skip_unreadable and the places of the corpus and of held-out text "
+                  "may change"},
+             .placeholder = "DIR"},
         [DRY_RUN] = {.setting = {"dry_run", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
-                                 "print parameters, memory, steps and the time of one step; write nothing"}},
+                                 "print parameters, memory, steps and, with a corpus, the time of one step; write nothing"}},
         [BACKEND] = CLI_FLAG_BACKEND,
+        [DTYPE] = CLI_FLAG_DTYPE,
+        [DEVICE] = CLI_FLAG_DEVICE,
         [ISA] = CLI_FLAG_ISA,
     };
     static const char *const placeholders[] = {
@@ -67,7 +72,7 @@ static void default_folder(const dr_train_options *options, int number, char fol
     char name[NAME_SIZE], moment[NAME_SIZE];
     static const char of_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
     bool named = rule && *rule && strlen(rule) < NAME_SIZE && strspn(rule, of_names) == strlen(rule);
-    snprintf(name, sizeof name, "%s", named ? rule : "composition");
+    snprintf(name, sizeof name, "%s", *dr_train_options_get(options, "init") ? "continued" : named ? rule : "composition");
     time_t seconds = time(NULL);
     struct tm local;
     strftime(moment, sizeof moment, "%Y%m%d-%H%M%S", localtime_r(&seconds, &local));
@@ -154,27 +159,9 @@ static dr_status create_somewhere(dr_backend *backend, const dr_train_options *o
     return status;
 }
 
-/* What a run would take. */
-static int measure(dr_run *run) {
-    char left[32], rate[32];
-    dr_run_costs costs;
-    dr_run_describe(run, print_line, NULL);
-    dr_status status = dr_run_measure(run, &costs);
-    if (status != DR_OK) return cli_failure(&cli_train, status);
-    printf("parameters: %lld\n", (long long)costs.parameters);
-    dr_print(stdout, "memory: %.1f MB beside the data\n", 1e-6 * (double)costs.bytes);
-    printf("steps: %lld of %lld tokens\n", (long long)costs.steps, (long long)costs.tokens);
-    dr_print(stdout, "time of one step: %.4g s, %s tokens/s; of all steps without evaluations: %s\n", costs.step_seconds,
-             cli_format_count((double)costs.tokens / costs.step_seconds, rate),
-             cli_format_seconds((double)costs.steps * costs.step_seconds, left));
-    return 0;
-}
-
-/* *folder: where the run is, in `chosen` if the user has not said it; NULL: nowhere. */
+/* *folder: where the run is, in `chosen` if the user has not said it. */
 static dr_status open_run(const cli_flag *flags, dr_train_options *options, dr_backend *backend, char chosen[FOLDER_SIZE],
                           const char **folder, dr_run **run) {
-    *folder = NULL;
-    if (cli_flag_boolean(&flags[DRY_RUN])) return dr_run_prepare(backend, options, run);
     *folder = flags[RESUME].given ? flags[RESUME].value : flags[OUT].given ? flags[OUT].value : chosen;
     if (flags[RESUME].given) return dr_run_resume(backend, *folder, options, run);
     return flags[OUT].given ? dr_run_create(backend, options, *folder, run) : create_somewhere(backend, options, chosen, run);
@@ -185,17 +172,21 @@ static int open_and_train(const cli_flag *flags, dr_train_options *options) {
     const char *folder;
     int64_t threads = 0;
     dr_integer_parse(dr_train_options_get(options, "threads"), &threads); /* it was checked when it was set */
-    dr_backend_options backend_options = {.threads = (int)threads, .isa = flags[ISA].value};
+    dr_backend_options backend_options = {.threads = (int)threads,
+                                          .isa = flags[ISA].value,
+                                          .dtype = cli_flag_dtype(&flags[DTYPE]),
+                                          .device = (int)cli_flag_integer(&flags[DEVICE])};
     dr_backend *backend;
     dr_status status = dr_backend_open(flags[BACKEND].value, &backend_options, &backend);
     if (status != DR_OK) return cli_failure(&cli_train, status);
     dr_run *run = NULL;
     int exit_status;
-    status = open_run(flags, options, backend, chosen, &folder, &run);
-    if (status != DR_OK)
-        exit_status = cli_failure(&cli_train, status);
-    else
-        exit_status = folder ? train(run, folder) : measure(run);
+    if (cli_flag_boolean(&flags[DRY_RUN])) {
+        exit_status = cli_train_plan(&cli_train, backend, options);
+    } else {
+        status = open_run(flags, options, backend, chosen, &folder, &run);
+        exit_status = status == DR_OK ? train(run, folder) : cli_failure(&cli_train, status);
+    }
     dr_run_destroy(run);
     dr_backend_close(backend);
     return exit_status;

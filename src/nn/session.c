@@ -114,25 +114,35 @@ static void place_layer(dr_session *session, int64_t index, void *x, bool keep, 
     dr_layer_place(kind_of(session, index), &call, keep, arena, &session->layers[index], scratch_of(session, index));
 }
 
-/* Of a gradient: each layer has its own. */
-static void place_layers(dr_session *session, size_t stream, dr_arena *arena) {
-    for (int64_t i = 0; i < session->model->description.count; i++)
-        place_layer(session, i, dr_arena_take(arena, stream), true, arena);
-    session->x = dr_arena_take(arena, stream);
-    session->d_x = dr_arena_take(arena, stream);
-}
-
-/* Of a forward alone: all layers share one place, as large as the largest needs. */
-static void place_shared_layers(dr_session *session, size_t stream, dr_arena *arena) {
-    void *x = session->x = dr_arena_take(arena, stream);
+/* One place for all layers, as large as the largest needs, beside where each begins. */
+static void place_in_turn(dr_session *session, bool keep, dr_arena *arena) {
     const size_t shared = arena->used;
     size_t end = shared;
     for (int64_t i = 0; i < session->model->description.count; i++) {
         dr_arena_rewind(arena, shared);
-        place_layer(session, i, x, false, arena);
+        place_layer(session, i, session->layers[i].stream[0], keep, arena);
         if (arena->used > end) end = arena->used;
     }
     dr_arena_rewind(arena, end);
+}
+
+/* Of a gradient: each layer has its own, or only where it begins. */
+static void place_layers(dr_session *session, size_t stream, dr_arena *arena) {
+    for (int64_t i = 0; i < session->model->description.count; i++) {
+        void *x = dr_arena_take(arena, stream);
+        session->layers[i].stream[0] = x;
+        if (!session->recomputes) place_layer(session, i, x, true, arena);
+    }
+    if (session->recomputes) place_in_turn(session, true, arena);
+    session->x = dr_arena_take(arena, stream);
+    session->d_x = dr_arena_take(arena, stream);
+}
+
+/* Of a forward alone, which keeps nothing. */
+static void place_shared_layers(dr_session *session, size_t stream, dr_arena *arena) {
+    session->x = dr_arena_take(arena, stream);
+    for (int64_t i = 0; i < session->model->description.count; i++) session->layers[i].stream[0] = session->x;
+    place_in_turn(session, false, arena);
 }
 
 /* Of the embedding, where a norm stands between it and the layers. */
@@ -180,17 +190,33 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->d_normed = dr_arena_take(arena, bytes_of(session, chunk, hidden));
 }
 
-dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
-                             bool labelled) {
-    const dr_operations *ops = session->backend->ops;
+dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
+                           bool labelled, size_t *bytes) {
     const dr_layout step = {layout->sequences, layout->sequences, NULL}; /* what a decode engine computes at once */
     const dr_layout *planned = phase == DR_PHASE_DECODE ? &step : layout;
+    dr_arena arena = {0};
     session->phase = phase;
     for (int64_t k = 0; k < session->model->kind_count; k++)
         DR_TRY(dr_layer_plan(&session->model->kinds[k], session->backend, planned, &session->kinds[k]));
-    dr_arena arena = {0};
     place(session, layout, targets, selects, labelled, &arena);
-    size_t needed = arena.peak;
+    *bytes = arena.peak;
+    return DR_OK;
+}
+
+dr_status dr_session_recompute(dr_session *session) {
+    if (attends(session))
+        return dr_fail(DR_ERROR_UNSUPPORTED, "parts of this model attend to the outputs of earlier ones, which must be kept: "
+                                             "train it with keep_level 0");
+    session->recomputes = true;
+    return DR_OK;
+}
+
+dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
+                             bool labelled) {
+    const dr_operations *ops = session->backend->ops;
+    dr_arena arena;
+    size_t needed;
+    DR_TRY(dr_session_bytes(session, phase, layout, targets, selects, labelled, &needed));
     DR_TRY(dr_rows_reserve(&session->tokens));
     if (needed > session->capacity) {
         if (session->block) ops->free(session->backend, session->block);
@@ -300,13 +326,23 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state) {
     return DR_OK;
 }
 
+/* Makes what a layer kept before the next one took its place. The stream behind it is written once more, with the same bits. */
+static dr_status run_again(dr_session *session, int64_t i) {
+    dr_module_call call = layer_call(session, i, NULL);
+    call.extra_loss = NULL; /* it was added to in the forward */
+    return dr_layer_forward(kind_of(session, i), &call, session->layers[i + 1].stream[0], &session->layers[i],
+                            scratch_of(session, i), NULL);
+}
+
 dr_status dr_session_run_back(dr_session *session, char *gradients) {
     if (session->d_passed)
         session->backend->ops->zero(session->backend, session->d_passed,
                                     bytes_of(session, session->tokens.layout.rows, session->model->passed));
     if (attends(session)) return run_back_attending(session, gradients);
-    for (int64_t i = session->model->description.count - 1; i >= 0; i--) {
+    const int64_t last = session->model->description.count - 1;
+    for (int64_t i = last; i >= 0; i--) {
         const dr_module_call call = layer_call(session, i, gradients);
+        if (session->recomputes && i < last) DR_TRY(run_again(session, i));
         DR_TRY(dr_layer_backward(kind_of(session, i), &call, session->d_x, &session->layers[i], scratch_of(session, i)));
     }
     return embed_back(session, session->d_x, gradients);

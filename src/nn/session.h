@@ -2,6 +2,8 @@
 #ifndef DR_NN_SESSION_H
 #define DR_NN_SESSION_H
 
+#include "base/for_check.h"
+
 #include "nn/model.h"
 #include "nn/rows.h"
 
@@ -17,7 +19,8 @@ typedef enum { DR_PHASE_FORWARD, DR_PHASE_GRADIENT, DR_PHASE_DECODE } dr_phase;
 struct dr_session {
     const dr_model *model;
     dr_backend *backend;
-    dr_phase phase; /* of the planned call */
+    dr_phase phase;  /* of the planned call */
+    bool recomputes; /* a gradient keeps only what each layer begins with, and makes the rest again in the backward */
     void *block;
     size_t capacity;
     dr_rows tokens;
@@ -39,6 +42,13 @@ struct dr_session {
     double extra_factor; /* of their gradient: that of a target's loss, times the targets */
     bool measured;       /* whether the last call left one */
 };
+
+/* Bytes of the backend's memory that a call over such a layout needs; nothing is allocated there. */
+DR_FOR_CHECK dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets,
+                                        bool selects, bool labelled, size_t *bytes);
+/* Gradients with less memory, for a second forward of each layer: the same bits. DR_ERROR_UNSUPPORTED where parts of the model
+ * attend to earlier outputs. */
+DR_FOR_CHECK dr_status dr_session_recompute(dr_session *session);
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all
  * rows; labelled: there are labels. */

@@ -122,6 +122,11 @@ typedef struct {
     double learning_rate, beta1, beta2, eps, weight_decay;
 } dr_adamw;
 
+/* One step along a direction: p -= learning_rate (factor direction + weight_decay p) */
+typedef struct {
+    double learning_rate, factor, weight_decay;
+} dr_descent;
+
 /* What is decided from step to step, in the backend's memory, so that no step waits for the host. */
 typedef struct {
     double squares, norm; /* of the last step's gradient */
@@ -366,6 +371,13 @@ typedef struct dr_operations {
     dr_status (*adamw)(dr_backend *, const dr_adamw *, const dr_control *control, int64_t count, const void *gradient,
                        void *parameter, void *m, void *v);
 
+    /* momentum [count] = beta momentum + g, y [count] = g + beta momentum, where g = scale gradient: y is a vector, the others
+     * numbers. descend: direction [count] is a vector, parameter a number. Nothing is done in a skipped step. */
+    dr_status (*momentum)(dr_backend *, double beta, const dr_control *, int64_t count, const void *gradient, void *momentum,
+                          void *y);
+    dr_status (*descend)(dr_backend *, const dr_descent *, const dr_control *, int64_t count, const void *direction,
+                         void *parameter);
+
     /* The recurrence. A plan comes with recurrence and calls filled in and checked; recurrence_plan fills in memory, saved and
      * engine, or refuses with DR_ERROR_UNSUPPORTED. Calls come with checked arguments (ops/plan.c); where memory is the host's,
      * with boundaries in int64. */
@@ -413,6 +425,7 @@ typedef enum {
     DR_OPERATION_SUM_SQUARES,
     DR_OPERATION_CLIP,
     DR_OPERATION_ADAMW,
+    DR_OPERATION_MUON, /* momentum and descend */
     DR_OPERATION_TIME_RUNS,
     DR_OPERATION_BOUNDARY, /* recurrence_chunk and recurrence_boundary */
     DR_OPERATIONS

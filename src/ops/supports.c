@@ -42,6 +42,7 @@ static const struct {
     [DR_OPERATION_CLIP] = {"clip", {AT(clip)}},
     [DR_OPERATION_SUM_SQUARES] = {"sum_squares", {AT(sum_squares)}},
     [DR_OPERATION_ADAMW] = {"adamw", {AT(adamw)}},
+    [DR_OPERATION_MUON] = {"muon", {AT(momentum), AT(descend)}},
     [DR_OPERATION_TIME_RUNS] = {"time_runs", {AT(time_runs)}},
     [DR_OPERATION_BOUNDARY] = {"recurrence_boundary", {AT(recurrence_chunk), AT(recurrence_boundary)}},
 };

@@ -1,5 +1,5 @@
-/* AdamW over the parameter block of a model, with clipping by the norm of the whole gradient. All of a step is decided in the
- * backend's memory; the host reads what came of it when it wants to know. */
+/* AdamW over the parameter block of a model, and Muon for its matrices where that is wanted, with clipping by the norm of the
+ * whole gradient. All of a step is decided in the backend's memory; the host reads what came of it when it wants to know. */
 #ifndef DR_TRAIN_OPTIMIZER_H
 #define DR_TRAIN_OPTIMIZER_H
 
@@ -7,17 +7,23 @@
 
 #include "ops/operations.h"
 
+#include "train/muon.h"
+
 #include <deltarule/model.h>
 
-/* Neighbours in the block with one weight decay: one call of the backend. */
+/* Neighbours in the block that AdamW updates alike, in one call of the backend; or one parameter of Muon. */
 typedef struct {
     int64_t offset, count;
-    bool decays;
+    double rate, decay;    /* a factor of the learning rate; of weights */
+    int64_t rows, columns; /* of Muon: of each matrix; 0: AdamW */
 } dr_parameter_run;
 
 typedef struct {
     double beta1, beta2, eps, weight_decay;
-    double clip; /* largest norm; 0: any */
+    double clip;        /* largest norm; 0: any */
+    bool muon;          /* for matrices, where no group says another optimizer */
+    double momentum;    /* of Muon */
+    const char *groups; /* train/groups.h; NULL: none */
 } dr_optimizer_settings;
 
 typedef struct {
@@ -25,9 +31,10 @@ typedef struct {
     dr_optimizer_settings settings;
     int64_t count;       /* elements of the block */
     void *gradient;      /* [count] added to by whoever computes it; in the backend's memory, as the next are */
-    void *mean, *square; /* [count] of gradients */
+    void *mean, *square; /* [count] of gradients; mean is Muon's momentum */
     dr_control *control;
     dr_parameter_run *runs;     /* [run_count] */
+    dr_muon *muon;              /* NULL: no run has Muon */
     int64_t run_count, updates; /* updates: how often parameters were changed */
 } dr_optimizer;
 

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/number.h"
 #include "formats/folder.h"
-#include "nn/model.h"
+#include "nn/session.h"
 #include "train/trial.h"
 
 #include <errno.h>
@@ -26,6 +26,7 @@ static dr_status make_path_absolute(dr_train_options *options, dr_setting_id id,
 }
 
 static dr_status make_paths_absolute(dr_train_options *options) {
+    DR_TRY(make_path_absolute(options, DR_SET_INIT, dr_setting_text(options, DR_SET_INIT)));
     DR_TRY(make_path_absolute(options, DR_SET_CORPUS, dr_setting_text(options, DR_SET_CORPUS)));
     DR_TRY(make_path_absolute(options, DR_SET_HELD_OUT, dr_held_out_path(options)));
     const char *tokenizer = dr_setting_text(options, DR_SET_TOKENIZER);
@@ -66,19 +67,44 @@ static bool balances(const dr_description *description) {
 
 static dr_status make_trainer(dr_run *run) {
     const dr_train_options *options = run->options;
-    dr_optimizer_settings settings = {.beta1 = dr_setting_real(options, DR_SET_BETA1),
-                                      .beta2 = dr_setting_real(options, DR_SET_BETA2),
-                                      .eps = dr_setting_real(options, DR_SET_EPS),
-                                      .weight_decay = dr_setting_real(options, DR_SET_WEIGHT_DECAY),
-                                      .clip = dr_setting_real(options, DR_SET_CLIP)};
-    run->schedule = (dr_schedule){.peak = dr_setting_real(options, DR_SET_LEARNING_RATE),
-                                  .last_ratio = dr_setting_real(options, DR_SET_MIN_LEARNING_RATE_RATIO),
-                                  .warmup = dr_setting_real(options, DR_SET_WARMUP),
-                                  .steps = dr_setting_integer(options, DR_SET_STEPS)};
+    dr_optimizer_settings settings;
+    DR_TRY(dr_train_optimizer_settings(options, &settings));
+    DR_TRY(dr_train_schedule(options, &run->schedule));
+    const int64_t level = dr_setting_integer(options, DR_SET_KEEP_LEVEL);
+    if (level != 0 && level != 4)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "keep_level is %lld: it must be 0, which keeps everything, or 4, which keeps the input "
+                       "of each layer",
+                       (long long)level);
     run->balances = balances(&run->model->description);
     DR_TRY(dr_session_create(run->model, &run->session));
+    if (level > 0) DR_TRY(dr_session_recompute(run->session));
     DR_TRY(dr_step_numbers_create(run->model->backend, dr_setting_integer(options, DR_SET_ACCUMULATE), &run->numbers));
     return dr_optimizer_create(run->model, &settings, &run->optimizer);
+}
+
+/* A model of the settings, or that of the folder that they name. */
+static dr_status make_model(dr_backend *backend, dr_run *run) {
+    const dr_train_options *options = run->options;
+    const char *folder = dr_setting_text(options, DR_SET_INIT);
+    dr_model_config config;
+    if (*folder) {
+        DR_TRY(dr_train_check_init(options));
+        dr_status status = dr_model_load(backend, folder, &run->model);
+        if (status != DR_OK) return dr_fail_in(status, "init");
+        return dr_trial_fits_beside(run->model);
+    }
+    DR_TRY(dr_train_model_config(options, run->task->vocabulary, &config));
+    DR_TRY(dr_trial_fits(backend, &config, false));
+    return dr_model_create(backend, &config, (uint64_t)dr_setting_integer(options, DR_SET_SEED), &run->model);
+}
+
+/* Whether the model has the ids of the data; one that was loaded may have more. */
+static dr_status check_vocabulary(const dr_run *run) {
+    const int64_t has = dr_model_get_config(run->model)->vocabulary, needs = run->task->vocabulary;
+    if (has >= needs) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "the model in %s has %lld ids, and the data %lld: encode it with the model's tokenizer",
+                   dr_setting_text(run->options, DR_SET_INIT), (long long)has, (long long)needs);
 }
 
 dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, dr_run **run) {
@@ -86,17 +112,16 @@ dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, d
     DR_NEED(options);
     DR_NEED(run);
     dr_run *made;
-    dr_model_config config;
     dr_status status;
     *run = NULL;
     DR_TRY(begin(&made));
     DR_GO(copy_options(options, made->options));
     DR_GO(make_paths_absolute(made->options));
+    DR_GO(dr_train_init_tokenizer(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
     made->position.fingerprint = made->task->fingerprint;
-    DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
-    DR_GO(dr_trial_fits(backend, &config, false));
-    DR_GO(dr_model_create(backend, &config, (uint64_t)dr_setting_integer(made->options, DR_SET_SEED), &made->model));
+    DR_GO(make_model(backend, made));
+    DR_GO(check_vocabulary(made));
     DR_GO(make_trainer(made));
     DR_GO(dr_trial_run(made));
     *run = made;
@@ -152,7 +177,7 @@ static bool same_number(dr_setting_id id, const char *one, const char *other) {
 /* Settings that were given for a resumed run: those that decide its numbers must be as they were, but for steps. */
 static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
     for (int id = 0; id < DR_SETTINGS; id++) {
-        bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_SAVE_EVERY ||
+        bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_KEEP_LEVEL || id == DR_SET_SAVE_EVERY ||
                           id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE || id == DR_SET_CORPUS ||
                           id == DR_SET_TOKENIZER || /* moved: their content must be the same */
                           (id == DR_SET_HELD_OUT && dr_held_out_path(options) && dr_held_out_path(changes));
@@ -162,7 +187,7 @@ static dr_status apply_changes(const dr_train_options *changes, dr_train_options
         bool same = strcmp(value, old) == 0 || same_number((dr_setting_id)id, value, old);
         if (!may_change && !same)
             return dr_fail(DR_ERROR_ARGUMENT,
-                           "%s cannot be changed from %s to %s when a run is resumed: steps, threads, save_every, "
+                           "%s cannot be changed from %s to %s when a run is resumed: steps, threads, keep_level, save_every, "
                            "evaluate_every, skip_unreadable and the places of the corpus, the tokenizer and held-out text can",
                            name, old, value);
         if (may_change) DR_TRY(dr_train_options_set(options, name, value));
@@ -184,10 +209,11 @@ static dr_status check_holds_run(const char *folder) {
 static dr_status check_agreement(const dr_run *run) {
     const dr_model_config *config = dr_model_get_config(run->model);
     const dr_run_position *position = &run->position;
-    if (config->vocabulary != run->task->vocabulary)
+    const bool began_with_model = *dr_setting_text(run->options, DR_SET_INIT) != '\0'; /* whose settings are not the run's */
+    if (began_with_model ? config->vocabulary < run->task->vocabulary : config->vocabulary != run->task->vocabulary)
         return dr_fail(DR_ERROR_FORMAT, "%s: the model's vocabulary of %lld ids is not that of its settings, %lld", run->folder,
                        (long long)config->vocabulary, (long long)run->task->vocabulary);
-    DR_TRY(dr_train_check_model(run->options, config, run->folder));
+    if (!began_with_model) DR_TRY(dr_train_check_model(run->options, config, run->folder));
     if (position->fingerprint != run->task->fingerprint)
         return dr_fail(DR_ERROR_ARGUMENT,
                        "the corpus %s is not the text that the run began with: put that back, or begin a new run",
@@ -221,8 +247,10 @@ dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_
     if (changes) DR_GO(apply_changes(changes, made->options));
     DR_GO(make_paths_absolute(made->options));
     DR_GO(dr_task_create(made->options, &made->task));
-    DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
-    DR_GO(dr_trial_fits(backend, &config, true));
+    if (!*dr_setting_text(made->options, DR_SET_INIT)) {
+        DR_GO(dr_train_model_config(made->options, made->task->vocabulary, &config));
+        DR_GO(dr_trial_fits(backend, &config, true));
+    }
     DR_GO(dr_model_load(backend, folder, &made->model));
     DR_GO(make_trainer(made));
     if (steps != made->schedule.steps) made->earlier_steps = steps;
@@ -246,10 +274,10 @@ static void describe_schedule(const dr_run *run, char *text, size_t size) {
     dr_schedule earlier = run->schedule;
     int64_t next = run->position.step + 1;
     earlier.steps = run->earlier_steps;
-    int used =
-        dr_format(text, size, "steps: %lld instead of %lld, so the learning rate falls over all %lld: step %lld has %.3g",
-                  (long long)run->schedule.steps, (long long)earlier.steps, (long long)run->schedule.steps, (long long)next,
-                  dr_schedule_rate(&run->schedule, next));
+    const bool falls = earlier.shape == DR_SCHEDULE_COSINE || earlier.shape == DR_SCHEDULE_LINEAR;
+    int used = dr_format(text, size, "steps: %lld instead of %lld, so the learning rate %s all %lld: step %lld has %.3g",
+                         (long long)run->schedule.steps, (long long)earlier.steps, falls ? "falls over" : "is that of",
+                         (long long)run->schedule.steps, (long long)next, dr_schedule_rate(&run->schedule, next));
     if (next <= earlier.steps)
         dr_format(text + used, size - (size_t)used, ", not %.3g", dr_schedule_rate(&earlier, next));
     else

@@ -201,6 +201,7 @@ static dr_status set_from_json(dr_train_options *options, const char *name, cons
     char buffer[DR_NUMBER_SIZE];
     const char *text = NULL;
     int id = find_setting(name);
+    if (strcmp(name, "comment") == 0 && json_is_string(value)) return DR_OK; /* for people */
     if (id < 0) return fail_unknown(name);
     if (id == DR_SET_RULE && json_is_object(value)) {
         dr_rule rule;

@@ -4,6 +4,8 @@
 #define DR_TRAIN_SETTINGS_H
 
 #include "base/for_check.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
 
 #include <deltarule/train.h>
 #include <jansson.h>
@@ -12,6 +14,7 @@
 typedef enum {
     DR_SET_TASK,
     DR_SET_RULE,
+    DR_SET_INIT,
     DR_SET_CORPUS,
     DR_SET_TOKENIZER,
     DR_SET_SKIP_UNREADABLE,
@@ -27,10 +30,18 @@ typedef enum {
     DR_SET_SEQ_LEN,
     DR_SET_TOKENS_PER_STEP,
     DR_SET_ACCUMULATE,
+    DR_SET_KEEP_LEVEL,
     DR_SET_RESET_AT_DOCUMENTS,
     DR_SET_LEARNING_RATE,
     DR_SET_MIN_LEARNING_RATE_RATIO,
     DR_SET_WARMUP,
+    DR_SET_WARMUP_STEPS,
+    DR_SET_SCHEDULE,
+    DR_SET_DECAY,
+    DR_SET_DECAY_SHAPE,
+    DR_SET_OPTIMIZER,
+    DR_SET_MUON_MOMENTUM,
+    DR_SET_GROUPS,
     DR_SET_WEIGHT_DECAY,
     DR_SET_BETA1,
     DR_SET_BETA2,
@@ -95,6 +106,11 @@ dr_status dr_held_out_examples(const dr_train_options *options, int64_t *example
  * longest sequence, and that over accumulate. DR_ERROR_ARGUMENT if they cannot be divided so. */
 dr_status dr_train_batch(const dr_train_options *options, int64_t longest, int64_t *step, int64_t *part);
 
+/* What the settings say of the optimizer and of learning rates; text in it lives as long as the options. DR_ERROR_ARGUMENT if
+ * warm-up and decay are more than all steps. */
+dr_status dr_train_optimizer_settings(const dr_train_options *options, dr_optimizer_settings *settings);
+dr_status dr_train_schedule(const dr_train_options *options, dr_schedule *schedule);
+
 /* All settings but threads, on which results do not depend, as an object that dr_train_options_read takes. */
 dr_status dr_train_options_to_json(const dr_train_options *options, json_t **object);
 
@@ -104,6 +120,10 @@ DR_FOR_CHECK dr_status dr_train_model_config(const dr_train_options *options, in
  * with its axes, or of compositions. */
 dr_status dr_train_model_config_of(const dr_train_options *options, dr_family unsaid, int64_t vocabulary,
                                    dr_model_config *config);
+/* With init: DR_ERROR_ARGUMENT names a setting that the folder's model has already; and the folder's tokenizer becomes that of
+ * the run, where the setting says none. */
+dr_status dr_train_check_init(const dr_train_options *options);
+dr_status dr_train_init_tokenizer(dr_train_options *options);
 /* DR_ERROR_ARGUMENT names a setting that contradicts the resolved configuration of the run's model; folder: for the message. */
 dr_status dr_train_check_model(const dr_train_options *options, const dr_model_config *is, const char *folder);
 

@@ -25,6 +25,10 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
              "5, without and with brackets; group: products of a group's elements"),
     [DR_SET_RULE] = TEXT("rule", "gdn", NULL, RUN,
                          "the recurrence: a name that `deltarule rules` lists with a layer, or a JSON file that composes one"),
+    [DR_SET_INIT] =
+        TEXT("init", "", NULL, RUN,
+             "go on from the model in this folder, an own or a published one, with a new optimizer: its rule, sizes "
+             "and tokenizer are the run's, all else may differ"),
     [DR_SET_CORPUS] = TEXT("corpus", "", NULL, RUN,
                            "of task lm: a UTF-8 text file or a folder of them, links followed; shards (`deltarule tokenize "
                            "--shards`, or .bin files of token ids); or a JSON file that mixes several by weight"),
@@ -59,6 +63,10 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_ACCUMULATE] = INTEGER("accumulate", "1", 1, 1e6, TRAINING,
                                   "parts of a step's batch that are computed one after another, in memory for one of them; "
                                   "their gradients add up to the same but for rounding"),
+    [DR_SET_KEEP_LEVEL] =
+        INTEGER("keep_level", "0", 0, 4, TRAINING,
+                "what a step's backward finds kept: 0: everything; 4: what each layer begins with, from which the rest is made "
+                "again, with the same results. 1 to 3 are not there"),
     [DR_SET_RESET_AT_DOCUMENTS] =
         BOOLEAN("reset_at_documents", "true", TRAINING,
                 "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),
@@ -68,7 +76,22 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
                                             "the last step's learning rate, as a share of the peak"),
     [DR_SET_WARMUP] = REAL("warmup", "lm 0.05, mqar 0.05, else 0.1", 0, 1, TRAINING,
                            "share of the steps in which the learning rate rises to its peak"),
-    [DR_SET_WEIGHT_DECAY] = REAL("weight_decay", "0.1", 0, 10, TRAINING, "of matrices, times the learning rate (AdamW)"),
+    [DR_SET_WARMUP_STEPS] = INTEGER("warmup_steps", "0", 0, 1e9, TRAINING, "the same in steps; 0: as warmup says"),
+    [DR_SET_SCHEDULE] =
+        TEXT("schedule", "cosine", "cosine linear constant wsd", TRAINING,
+             "of the learning rate behind the warm-up; wsd (warm-up, stable, decay): it falls in the last steps"),
+    [DR_SET_DECAY] =
+        REAL("decay", "0.2", 0, 1, TRAINING, "of schedule wsd: share of the steps in which the learning rate falls"),
+    [DR_SET_DECAY_SHAPE] = TEXT("decay_shape", "linear", "linear cosine sqrt", TRAINING,
+                                "of schedule wsd: how it falls; sqrt: by one minus the root of the way"),
+    [DR_SET_OPTIMIZER] =
+        TEXT("optimizer", "adamw", "adamw muon", TRAINING, "muon: for the matrices of layers, AdamW for all other parameters"),
+    [DR_SET_MUON_MOMENTUM] = REAL("muon_momentum", "0.95", 0, 0.999999, TRAINING, "of gradients, in Muon"),
+    [DR_SET_GROUPS] =
+        TEXT("groups", "", NULL, TRAINING,
+             "parameters by pattern of their names, apart by semicolons, with rate=FACTOR, decay=X, optimizer=NAME, such as "
+             "\"*embeddings* rate=0.5 decay=0; *.mlp.* optimizer=muon\"; later ones go before"),
+    [DR_SET_WEIGHT_DECAY] = REAL("weight_decay", "0.1", 0, 10, TRAINING, "of matrices, times the learning rate"),
     [DR_SET_BETA1] = REAL("beta1", "0.9", 0, 0.999999, TRAINING, "decay of the mean of gradients"),
     [DR_SET_BETA2] = REAL("beta2", "0.95", 0, 0.999999, TRAINING, "decay of the mean of squared gradients"),
     [DR_SET_EPS] = REAL("eps", "1e-8", 0, 1, TRAINING, "added to the root of the mean of squared gradients"),

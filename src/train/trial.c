@@ -4,8 +4,11 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "nn/session.h"
 #include "train/run.h"
+
+#include <stdio.h>
 
 enum {
     BLOCKS = 4, /* parameters, gradient, the two means of AdamW */
@@ -16,10 +19,15 @@ static int64_t block_bytes(const dr_model *model) {
     return (int64_t)dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
 }
 
-/* count: parameters. A run that is resumed cannot be made smaller. */
-static dr_status check_available(int64_t needed, int64_t count, const char *what, bool resumed) {
+/* count: parameters. smaller: what would do, or NULL; a run that is resumed cannot be made smaller in other ways. */
+static dr_status check_available(int64_t needed, int64_t count, const char *what, const char *smaller, bool resumed) {
     int64_t available = dr_memory_available();
     if (needed <= available) return DR_OK;
+    if (smaller)
+        return dr_fail(
+            DR_ERROR_MEMORY,
+            "there is no memory for %s of a model of %lld parameters: it needs %.1f GB, and %.1f GB are available; %s", what,
+            (long long)count, 1e-9 * (double)needed, 1e-9 * (double)available, smaller);
     return dr_fail(DR_ERROR_MEMORY,
                    "there is no memory for %s of a model of %lld parameters: it needs %.1f GB, and %.1f GB are "
                    "available; %s",
@@ -33,19 +41,69 @@ dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config, bool
     int64_t bytes;
     DR_TRY(dr_model_build(backend, config, &model));
     if (!dr_product((int64_t[]){block_bytes(model), BLOCKS}, 2, &bytes)) bytes = INT64_MAX;
-    dr_status status = check_available(bytes, model->count, "training", resumed);
+    dr_status status = check_available(bytes, model->count, "training", NULL, resumed);
     dr_model_destroy(model);
     return status;
+}
+
+dr_status dr_trial_fits_beside(const dr_model *model) {
+    return check_available((BLOCKS - 1) * block_bytes(model), model->count, "training", NULL, true);
+}
+
+/* Bytes of a step in so many parts as it has, times `parts`, that keeps so much. */
+static dr_status bytes_of(dr_run *run, int64_t parts, bool recomputes, int64_t *bytes) {
+    const dr_task *task = run->task;
+    const dr_layout layout = {.sequences = task->sequences / parts, .rows = task->rows / parts};
+    const bool before = run->session->recomputes;
+    size_t found = 0;
+    run->session->recomputes = recomputes;
+    const dr_status status =
+        dr_session_bytes(run->session, DR_PHASE_GRADIENT, &layout, task->targets / parts, task->selects, true, &found);
+    run->session->recomputes = before;
+    *bytes = (int64_t)found;
+    return status;
+}
+
+/* The first choice that fits: all layers made again, which changes no number, or more parts, or both. "" if none does. */
+static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size) {
+    const int64_t available = dr_memory_available(), sequences = run->task->sequences, parts = run->numbers.parts;
+    const bool may_recompute = !run->session->recomputes && run->model->description.residual == DR_RESIDUAL_SUM;
+    int64_t bytes;
+    text[0] = '\0';
+    for (int level = may_recompute; level >= 0; level--)
+        for (int64_t more = 1; more <= (resumed ? 1 : sequences); more++) {
+            if (sequences % more != 0) continue;
+            const bool recomputes = level > 0 || run->session->recomputes;
+            DR_TRY(bytes_of(run, more, recomputes, &bytes));
+            if (bytes > available) continue;
+            int used = snprintf(text, size, "with");
+            if (level > 0) used += snprintf(text + used, size - (size_t)used, " keep_level 4");
+            if (more > 1)
+                used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", level > 0 ? " and" : "",
+                                 (long long)(parts * more));
+            dr_format(text + used, size - (size_t)used, " it would need %.1f GB", 1e-9 * (double)bytes);
+            return DR_OK;
+        }
+    return DR_OK;
+}
+
+/* DR_ERROR_MEMORY, with a choice that fits where there is one. */
+static dr_status check_step(dr_run *run) {
+    char smaller[128];
+    int64_t bytes;
+    DR_TRY(bytes_of(run, 1, run->session->recomputes, &bytes));
+    if (bytes <= dr_memory_available()) return DR_OK;
+    DR_TRY(name_smaller(run, run->folder != NULL, smaller, sizeof smaller));
+    return check_available(bytes, run->model->count, "a step", *smaller ? smaller : NULL, run->folder != NULL);
 }
 
 dr_status dr_trial_run(dr_run *run) {
     const int32_t tokens[FEW_TOKENS] = {0};
     const dr_task *task = run->task;
-    dr_model *model = run->model;
     dr_layout layout = {.sequences = task->sequences, .rows = task->rows};
     dr_batch few = {.layout = {.sequences = 1, .rows = FEW_TOKENS}, .ids = tokens, .targets = FEW_TOKENS, .labels = tokens};
+    DR_TRY(check_step(run));
     DR_TRY(dr_session_prepare(run->session, DR_PHASE_GRADIENT, &layout, task->targets, task->selects, true));
-    DR_TRY(check_available((int64_t)run->session->capacity, model->count, "a step", run->folder != NULL));
     return dr_session_gradient(run->session, &few, 1, run->optimizer->gradient, NULL, NULL);
 }
 

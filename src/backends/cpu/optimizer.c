@@ -1,5 +1,5 @@
-/* The norm of a gradient and AdamW. The squares are summed in double in blocks of fixed size, DR_CPU_PARTS of them side by
- * side. */
+/* The norm of a gradient, AdamW, and the two operations of Muon. The squares are summed in double in blocks of fixed size,
+ * DR_CPU_PARTS of them side by side. */
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/operations.h"
 
@@ -27,5 +27,30 @@ dr_status dr_cpu_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_cont
         kernels->adamw(adamw, control, last - first, (const float *)gradient + first, (float *)parameter + first,
                        (float *)m + first, (float *)v + first);
     }
+    return DR_OK;
+}
+
+dr_status dr_cpu_momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count, const void *gradient_,
+                          void *momentum_, void *y_) {
+    if (control->skipped_in_row > 0) return DR_OK;
+    const float factor = (float)beta, scale = (float)control->scale, *gradient = gradient_;
+    float *momentum = momentum_, *y = y_;
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, count, count))
+    for (int64_t i = 0; i < count; i++) {
+        const float g = scale * gradient[i];
+        momentum[i] = factor * momentum[i] + g;
+        y[i] = g + factor * momentum[i];
+    }
+    return DR_OK;
+}
+
+dr_status dr_cpu_descend(dr_backend *backend, const dr_descent *descent, const dr_control *control, int64_t count,
+                         const void *direction_, void *parameter_) {
+    if (control->skipped_in_row > 0) return DR_OK;
+    const float rate = (float)(descent->learning_rate * descent->factor), *direction = direction_;
+    const float decay = (float)(descent->learning_rate * descent->weight_decay);
+    float *parameter = parameter_;
+#pragma omp parallel for schedule(static) num_threads(dr_cpu_threads(backend, count, count))
+    for (int64_t i = 0; i < count; i++) parameter[i] -= rate * direction[i] + decay * parameter[i];
     return DR_OK;
 }

@@ -3,7 +3,9 @@
  *     g = scale gradient
  *     m = b1 m + (1 - b1) g          mhat = m / (1 - b1^t)
  *     v = b2 v + (1 - b2) g^2        vhat = v / (1 - b2^t)
- *     p = p - lr (mhat / (sqrt vhat + eps) + weight_decay p) */
+ *     p = p - lr (mhat / (sqrt vhat + eps) + weight_decay p)
+ *
+ * and what Muon needs beside products (train/muon.h): Nesterov's momentum, and a step along a direction. */
 #include "backends/reference/reference.h"
 
 #include <math.h>
@@ -32,5 +34,30 @@ dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, const d
         double direction = m[i] / first / (sqrt(v[i] / second) + adamw->eps);
         parameter[i] -= adamw->learning_rate * (direction + adamw->weight_decay * parameter[i]);
     }
+    return DR_OK;
+}
+
+dr_status dr_reference_momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count,
+                                const void *gradient_, void *momentum_, void *y_) {
+    (void)backend;
+    if (control->skipped_in_row > 0) return DR_OK;
+    const double *gradient = gradient_;
+    double *momentum = momentum_, *y = y_;
+    for (int64_t i = 0; i < count; i++) {
+        const double g = control->scale * gradient[i];
+        momentum[i] = beta * momentum[i] + g;
+        y[i] = g + beta * momentum[i];
+    }
+    return DR_OK;
+}
+
+dr_status dr_reference_descend(dr_backend *backend, const dr_descent *descent, const dr_control *control, int64_t count,
+                               const void *direction_, void *parameter_) {
+    (void)backend;
+    if (control->skipped_in_row > 0) return DR_OK;
+    const double *direction = direction_;
+    double *parameter = parameter_;
+    for (int64_t i = 0; i < count; i++)
+        parameter[i] -= descent->learning_rate * (descent->factor * direction[i] + descent->weight_decay * parameter[i]);
     return DR_OK;
 }

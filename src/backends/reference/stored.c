@@ -292,6 +292,25 @@ static dr_status attention_backward(dr_backend *backend, const dr_attention *att
     return finish(&call);
 }
 
+/* ---- Muon ----------------------------------------------------------------------------------------------------------- */
+
+static dr_status momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count, const void *gradient,
+                          void *kept, void *y) {
+    widened call = {.backend = backend};
+    if (control->skipped_in_row > 0) return DR_OK;
+    double *to = result(&call, y, count);
+    RUN(call, dr_reference_momentum(backend, beta, control, count, gradient, kept, to));
+    return finish(&call);
+}
+
+static dr_status descend(dr_backend *backend, const dr_descent *descent, const dr_control *control, int64_t count,
+                         const void *direction, void *parameter) {
+    widened call = {.backend = backend};
+    const double *along = widen(&call, direction, count);
+    RUN(call, dr_reference_descend(backend, descent, control, count, along, parameter));
+    return finish(&call);
+}
+
 /* ---- recurrence ----------------------------------------------------------------------------------------------------- */
 
 static dr_inputs widen_inputs(widened *call, const dr_recurrence *recurrence, const dr_inputs *inputs) {
@@ -427,6 +446,8 @@ const dr_operations dr_reference_stored_operations = {
     .sum_squares = dr_reference_sum_squares,
     .clip = dr_host_clip,
     .adamw = dr_reference_adamw,
+    .momentum = momentum,
+    .descend = descend,
     .recurrence_plan = dr_reference_recurrence_plan,
     .recurrence_forward = recurrence_forward,
     .recurrence_backward = recurrence_backward,

@@ -60,11 +60,8 @@ static dr_status draw_batch(const dr_bench_options *options, train_case *c) {
 static dr_status prepare(const dr_bench_options *options, int threads, train_case *c) {
     dr_backend_options backend = {.threads = threads, .isa = options->isa};
     dr_model_config config;
-    dr_optimizer_settings optimizer = {.beta1 = dr_setting_real(c->settings, DR_SET_BETA1),
-                                       .beta2 = dr_setting_real(c->settings, DR_SET_BETA2),
-                                       .eps = dr_setting_real(c->settings, DR_SET_EPS),
-                                       .weight_decay = dr_setting_real(c->settings, DR_SET_WEIGHT_DECAY),
-                                       .clip = dr_setting_real(c->settings, DR_SET_CLIP)};
+    dr_optimizer_settings optimizer;
+    DR_TRY(dr_train_optimizer_settings(c->settings, &optimizer));
     DR_TRY(dr_train_model_config(c->settings, DR_BYTE_VOCABULARY, &config));
     DR_TRY(dr_backend_open("cpu", &backend, &c->backend));
     DR_TRY(dr_model_create(c->backend, &config, options->seed, &c->model));
