@@ -57,6 +57,7 @@ typedef struct {
     int driver, runtime;   /* versions, 1000 major + 10 minor */
     char name[128];
     struct dr_cuda_product *product; /* a library for measuring, opened when first asked for (measure.c) */
+    struct dr_cuda_network *network; /* what operations of networks keep (network/state.c) */
 } dr_cuda;
 
 /* The device's data and, in a heap block of its own, what its launches share. */

@@ -155,3 +155,23 @@ dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t b
     dr_cuda_leave(before);
     return status;
 }
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------------ */
+
+/* As it is; waits, so that from may change and to is there. */
+static dr_status move_bytes(dr_backend *backend, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    int before;
+    if (bytes == 0) return DR_OK;
+    DR_TRY(dr_cuda_enter(backend, &before));
+    const dr_status status = copy(dr_cuda_of(backend), to, from, bytes, kind);
+    dr_cuda_leave(before);
+    return status;
+}
+
+dr_status dr_cuda_put(dr_backend *backend, void *to, const void *from, size_t bytes) {
+    return move_bytes(backend, to, from, bytes, cudaMemcpyHostToDevice);
+}
+
+dr_status dr_cuda_get(dr_backend *backend, void *to, const void *from, size_t bytes) {
+    return move_bytes(backend, to, from, bytes, cudaMemcpyDeviceToHost);
+}

@@ -14,5 +14,7 @@ dr_status dr_cuda_upload_as(dr_backend *backend, void *to, dr_dtype to_dtype, co
 dr_status dr_cuda_download_as(dr_backend *backend, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype,
                               int64_t count);
 dr_status dr_cuda_copy(dr_backend *backend, void *to, const void *from, size_t bytes);
+dr_status dr_cuda_put(dr_backend *backend, void *to, const void *from, size_t bytes);
+dr_status dr_cuda_get(dr_backend *backend, void *to, const void *from, size_t bytes);
 
 #endif

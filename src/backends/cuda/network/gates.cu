@@ -1,0 +1,152 @@
+/* Maps from a projection to what a rule reads, y = f(x + shift + bias, exp(A_log)), element by element, and their gradients; the
+ * formulas stand in backends/reference/gate.c. x and y are vectors or numbers, as the descriptor says. */
+#include "backends/cuda/network/columns.cuh"
+#include "backends/cuda/network/functions.cuh"
+
+typedef struct {
+    float y, d_u, d_a_log;
+} value;
+
+/* What a gate is made of, as floats. */
+typedef struct {
+    dr_gate_kind kind;
+    float multiplier, shift, lower, upper;
+} form;
+
+static __device__ value bounded_softplus(const form &f, float u) {
+    const float y = dr_softplus(u);
+    if (y < f.lower) return {f.lower, 0, 0};
+    if (f.upper > 0 && y > f.upper) return {f.upper, 0, 0};
+    return {y, dr_sigmoid(u), 0};
+}
+
+static __device__ value evaluate(const form &f, float u, float a) {
+    const float m = f.multiplier, l = f.lower;
+    switch (f.kind) {
+    case DR_GATE_SIGMOID:
+        return {m * dr_sigmoid(u), m * dr_sigmoid_slope(u), 0};
+    case DR_GATE_SOFTPLUS:
+        return bounded_softplus(f, u);
+    case DR_GATE_LOG_DECAY: {
+        const value step = bounded_softplus(f, u);
+        return {-a * step.y, -a * step.d_u, -a * step.y};
+    }
+    case DR_GATE_KDA_BOUNDED: {
+        const float d_u = l * a * dr_sigmoid_slope(a * u);
+        return {l * dr_sigmoid(a * u), d_u, u * d_u};
+    }
+    case DR_GATE_EDA_BOUNDED: {
+        const float exponent = -a / fabsf(l) * dr_softplus(u), slope = l / fabsf(l) * a * expf(exponent);
+        return {-l * expm1f(exponent), slope * dr_sigmoid(u), slope * dr_softplus(u)};
+    }
+    case DR_GATE_LOG_SIGMOID:
+        return {-m * dr_softplus(-u), m * dr_sigmoid(-u), 0};
+    case DR_GATE_SILU:
+        return {dr_silu(u), dr_silu_slope(u), 0};
+    case DR_GATE_IDENTITY:
+        return {u, 1, 0};
+    }
+    return {NAN, NAN, NAN};
+}
+
+/* A tensor of one kind or the other. */
+typedef struct {
+    void *at;
+    bool narrow; /* bf16 */
+} either;
+
+template <int N> static __device__ dr_floats<N> load(const either &x, int64_t i) {
+    return x.narrow ? dr_load_floats<N>((const __nv_bfloat16 *)x.at + i) : dr_load_floats<N>((const float *)x.at + i);
+}
+
+template <int N> static __device__ void store(const either &x, int64_t i, const dr_floats<N> &values, bool add) {
+    if (x.narrow)
+        dr_store_or_add<N>((__nv_bfloat16 *)x.at + i, values, add);
+    else
+        dr_store_or_add<N>((float *)x.at + i, values, add);
+}
+
+struct gate_call {
+    form of;
+    int64_t channels, dim; /* heads dim, and dim */
+    bool a_log_per_channel, accumulate;
+    either x, y, d_y, d_x; /* d_y nowhere: the forward */
+    const float *a_log, *bias;
+
+    __device__ value evaluate_at(float projected, int64_t channel) const {
+        const float u = projected + of.shift + (bias ? bias[channel] : 0);
+        const float a = a_log ? expf(a_log[a_log_per_channel ? channel : channel / dim]) : 1;
+        return evaluate(of, u, a);
+    }
+
+    template <int N> __device__ void at(int64_t i) const {
+        const int64_t channel = i % channels;
+        const dr_floats<N> from = load<N>(x, i);
+        dr_floats<N> to;
+        if (!d_y.at) {
+            EACH to.at[n] = evaluate_at(from.at[n], channel + n).y;
+            return store<N>(y, i, to, false);
+        }
+        to = load<N>(d_y, i);
+        EACH to.at[n] *= evaluate_at(from.at[n], channel + n).d_u;
+        store<N>(d_x, i, to, accumulate);
+    }
+
+    /* what a row has for the gradients of A_log and bias */
+    template <int N> __device__ void add(int64_t row, int64_t channel, dr_floats<N> (&sum)[2]) const {
+        const dr_floats<N> from = load<N>(x, row * channels + channel), d = load<N>(d_y, row * channels + channel);
+        EACH {
+            const value v = evaluate_at(from.at[n], channel + n);
+            sum[0].at[n] += d.at[n] * v.d_a_log;
+            sum[1].at[n] += d.at[n] * v.d_u;
+        }
+    }
+};
+
+enum { WIDE = 8 }; /* of both types */
+
+static gate_call call_of(const dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
+                         const void *y, const void *d_y, const void *d_x) {
+    const bool stored = backend->storage == DR_BF16, from = stored && gate->from == DR_VECTOR,
+               to = stored && gate->to == DR_VECTOR;
+    gate_call call = {};
+    call.of = {gate->kind, (float)gate->multiplier, (float)gate->shift, (float)gate->lower_bound, (float)gate->upper_bound};
+    call.channels = gate->heads * gate->dim, call.dim = gate->dim, call.a_log_per_channel = gate->a_log_per_channel;
+    call.x = {(void *)x, from}, call.y = {(void *)y, to}, call.d_y = {(void *)d_y, to}, call.d_x = {(void *)d_x, from};
+    call.a_log = (const float *)a_log, call.bias = (const float *)bias;
+    return call;
+}
+
+dr_status dr_cuda_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
+                               void *y) {
+    DR_NETWORK_ENTER(backend);
+    const gate_call call = call_of(backend, gate, x, a_log, bias, y, NULL, NULL);
+    const int64_t count = gate->rows * call.channels;
+    if (dr_can_be_wide(WIDE, call.channels, x, y)) return dr_run_each<WIDE>(gpu, "gate", count, call);
+    return dr_run_each<1>(gpu, "gate", count, call);
+}
+
+/* The sums over rows come first, since d_x may lie in the place of d_y. */
+template <int N>
+static dr_status sum_gradients(dr_backend *backend, const dr_cuda *gpu, int64_t rows, const gate_call &call, float *d_a_log,
+                               float *d_bias) {
+    if (!d_a_log && !d_bias) return DR_OK;
+    const dr_scratch scratch(backend, dr_column_bytes<2>(rows, call.channels));
+    DR_TRY(scratch.status);
+    const int64_t fold = call.a_log_per_channel ? 1 : call.dim;
+    return dr_run_columns<N, 2>(gpu, "gate_parameters", call, rows, call.channels, (float *)scratch.at,
+                                {{{d_a_log, 1, fold}, {d_bias, 1, 1}}});
+}
+
+dr_status dr_cuda_gate_backward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
+                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias) {
+    DR_NETWORK_ENTER(backend);
+    gate_call call = call_of(backend, gate, x, a_log, bias, NULL, d_y, d_x);
+    call.accumulate = accumulate;
+    const bool wide = dr_can_be_wide(WIDE, call.channels, x, d_y, d_x);
+    DR_TRY(wide ? sum_gradients<WIDE>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias)
+                : sum_gradients<1>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias));
+    if (!d_x) return DR_OK;
+    const int64_t count = gate->rows * call.channels;
+    return wide ? dr_run_each<WIDE>(gpu, "gate_back", count, call) : dr_run_each<1>(gpu, "gate_back", count, call);
+}

@@ -1,0 +1,255 @@
+/* Norms of vectors: RMS norm with or without a gate, layer norm, L2 norm, division by the sum. Each vector is that of 1 to 32
+ * neighbouring lanes, which go along it in steps of a load each; it is read from memory once, and from the first-level cache
+ * when it is wanted again.
+ *
+ * With n the normed vector and d_n the gradient of n, all four have d_u = (d_n - mean - n along) inverse, where
+ *
+ *     RMS   inverse = 1 / sqrt(mean u^2 + eps)          mean = 0             along = mean(d_n n)
+ *     L2    inverse = 1 / sqrt(sum u^2 + eps)           mean = 0             along = sum(d_n n)
+ *     layer inverse = 1 / sqrt(variance + eps)          mean = mean(d_n)     along = mean(d_n n)
+ *     sum   inverse = 1 / sum u, n = u inverse          mean = sum(d_n n)    along = 0
+ */
+#include "backends/cuda/network/columns.cuh"
+#include "backends/cuda/network/functions.cuh"
+
+enum { THREADS = 256 };
+
+typedef enum { RMS, L2, LAYER, SUM } kind;
+
+/* What a backward's kernels tell of a vector: n = (u - mean) inverse. */
+typedef struct {
+    float mean, inverse;
+} moments;
+
+template <typename T> struct norm_call {
+    kind of;
+    int64_t vectors, dim, groups; /* weights of group r % groups */
+    int lanes;
+    float eps, weight_offset;
+    dr_activation activation;
+    bool gate_first, accumulate;
+    const T *x, *gate, *d_y;
+    const float *weight, *bias; /* [groups][dim]; NULL: ones, zeros */
+    T *y, *d_x, *d_gate;
+    moments *told; /* [vectors]: for the gradients of parameters, or NULL */
+
+    __device__ float factor(float g) const { return gate ? dr_activate(activation, g) : 1; }
+
+    template <int N> __device__ dr_floats<N> gates(int64_t at) const { return gate ? dr_load_floats<N>(gate + at) : dr_same<N>(0); }
+
+    /* what the norm divides, at an element and its neighbours */
+    template <int N> __device__ dr_floats<N> input(int64_t at) const {
+        dr_floats<N> u = dr_load_floats<N>(x + at);
+        if (gate_first) {
+            const dr_floats<N> g = gates<N>(at);
+            EACH u.at[n] *= factor(g.at[n]);
+        }
+        return u;
+    }
+
+    template <int N> __device__ dr_floats<N> weights(int64_t at) const {
+        dr_floats<N> w = weight ? dr_load_floats<N>(weight + at) : dr_same<N>(1);
+        EACH w.at[n] += weight_offset;
+        return w;
+    }
+
+    /* d_w[column] and d_b[column], columns of all groups side by side */
+    template <int N> __device__ void add(int64_t row, int64_t column, dr_floats<N> (&sum)[2]) const {
+        const int64_t vector = row * groups + column / dim, at = vector * dim + column % dim;
+        const moments m = told[vector];
+        const dr_floats<N> u = input<N>(at), d = dr_load_floats<N>(d_y + at), g = gates<N>(at);
+        EACH {
+            const float after = gate_first ? 1 : factor(g.at[n]);
+            sum[0].at[n] += d.at[n] * after * (u.at[n] - m.mean) * m.inverse;
+            sum[1].at[n] += d.at[n];
+        }
+    }
+};
+
+/* Of the lanes' vector; all lanes of a warp call it, those behind the last vector with dim 0. */
+template <int N, typename T>
+static __device__ moments moments_of(const norm_call<T> &call, int64_t begin, int64_t dim, int lane) {
+    float sum = 0, squares = 0;
+    for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
+        const dr_floats<N> u = call.template input<N>(begin + i);
+        EACH {
+            sum += u.at[n];
+            squares += u.at[n] * u.at[n];
+        }
+    }
+    const float count = (float)call.dim;
+    if (call.of == SUM) return {0, 1 / dr_sum_lanes(sum, call.lanes)};
+    if (call.of != LAYER) {
+        squares = dr_sum_lanes(squares, call.lanes);
+        return {0, 1 / sqrtf((call.of == RMS ? squares / count : squares) + call.eps)};
+    }
+    const float mean = dr_sum_lanes(sum, call.lanes) / count;
+    squares = 0; /* again, of what is left without the mean */
+    for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
+        const dr_floats<N> u = call.template input<N>(begin + i);
+        EACH squares += (u.at[n] - mean) * (u.at[n] - mean);
+    }
+    return {mean, 1 / sqrtf(dr_sum_lanes(squares, call.lanes) / count + call.eps)};
+}
+
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS) norm_forward(const __grid_constant__ norm_call<T> call) {
+    const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
+    const int64_t dim = vector < call.vectors ? call.dim : 0, weights = vector % call.groups * call.dim;
+    const int lane = (int)threadIdx.x % call.lanes;
+    const moments m = moments_of<N>(call, begin, dim, lane);
+    for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
+        const dr_floats<N> u = call.template input<N>(begin + i), w = call.template weights<N>(weights + i);
+        const dr_floats<N> b = call.bias ? dr_load_floats<N>(call.bias + weights + i) : dr_same<N>(0);
+        const dr_floats<N> g = call.template gates<N>(begin + i);
+        dr_floats<N> y;
+        EACH {
+            y.at[n] = (u.at[n] - m.mean) * m.inverse * w.at[n] + b.at[n];
+            if (!call.gate_first) y.at[n] *= call.factor(g.at[n]);
+        }
+        dr_store_floats<N>(call.y + begin + i, y);
+    }
+}
+
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_constant__ norm_call<T> call) {
+    const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
+    const int64_t dim = vector < call.vectors ? call.dim : 0, weights = vector % call.groups * call.dim;
+    const int lane = (int)threadIdx.x % call.lanes;
+    const moments m = moments_of<N>(call, begin, dim, lane);
+    float mean = 0, along = 0; /* of d_n and of d_n n */
+    for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
+        const dr_floats<N> u = call.template input<N>(begin + i), w = call.template weights<N>(weights + i);
+        const dr_floats<N> g = call.template gates<N>(begin + i), d_y = dr_load_floats<N>(call.d_y + begin + i);
+        EACH {
+            const float d_n = d_y.at[n] * w.at[n] * (call.gate_first ? 1 : call.factor(g.at[n]));
+            mean += d_n;
+            along += d_n * (u.at[n] - m.mean) * m.inverse;
+        }
+    }
+    const float share = call.of == RMS || call.of == LAYER ? 1 / (float)call.dim : 1;
+    mean = dr_sum_lanes(mean, call.lanes) * share;
+    along = dr_sum_lanes(along, call.lanes) * share;
+    if (call.of == SUM) mean = along, along = 0;
+    else if (call.of != LAYER) mean = 0;
+    if (call.told && dim && lane == 0) call.told[vector] = m;
+    for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
+        const dr_floats<N> x = dr_load_floats<N>(call.x + begin + i), w = call.template weights<N>(weights + i);
+        const dr_floats<N> g = call.template gates<N>(begin + i), d_y = dr_load_floats<N>(call.d_y + begin + i);
+        dr_floats<N> d_x, d_gate;
+        EACH {
+            const float a = call.factor(g.at[n]), before = call.gate_first ? a : 1, after = call.gate_first ? 1 : a;
+            const float normed = (x.at[n] * before - m.mean) * m.inverse;
+            const float d_u = (d_y.at[n] * w.at[n] * after - mean - normed * along) * m.inverse;
+            const float d_factor = call.gate_first ? d_u * x.at[n] : d_y.at[n] * normed * w.at[n];
+            d_x.at[n] = d_u * before;
+            d_gate.at[n] = d_factor * dr_activation_slope(call.activation, g.at[n]);
+        }
+        if (call.d_gate) dr_store_floats<N>(call.d_gate + begin + i, d_gate);
+        if (call.d_x) dr_store_or_add<N>(call.d_x + begin + i, d_x, call.accumulate);
+    }
+}
+
+/* ---- on the host ---------------------------------------------------------------------------------------------------------- */
+
+template <int N, typename T> static dr_status run(const dr_cuda *gpu, const char *name, norm_call<T> call) {
+    call.lanes = dr_lanes_for(dr_blocks_of(call.dim, N));
+    const int64_t blocks = dr_blocks_of(call.vectors * call.lanes, THREADS);
+    if (call.dim == 0) return DR_OK;
+    return dr_cuda_launch(name, call.d_y ? norm_backward<N, T> : norm_forward<N, T>, {blocks}, THREADS, 0, gpu->stream, call);
+}
+
+/* The vectors' gradients, then those of weight and bias [groups][dim], each added to; NULL: not wanted. */
+template <int N, typename T>
+static dr_status run_back(dr_backend *backend, const dr_cuda *gpu, const char *name, norm_call<T> call, float *d_weight,
+                          float *d_bias) {
+    if (!d_weight && !d_bias) return run<N>(gpu, name, call);
+    const int64_t columns = call.groups * call.dim, rows = call.vectors / call.groups;
+    const int64_t told = dr_blocks_of(call.vectors * (int64_t)sizeof(moments), 16) * 16;
+    const dr_scratch scratch(backend, told + dr_column_bytes<2>(rows, columns));
+    DR_TRY(scratch.status);
+    call.told = (moments *)scratch.at;
+    DR_TRY(run<N>(gpu, name, call));
+    return dr_run_columns<N, 2>(gpu, "norm_weights", call, rows, columns, (float *)((char *)scratch.at + told),
+                                {{{d_weight, 1, 1}, {d_bias, 1, 1}}});
+}
+
+template <typename T>
+static norm_call<T> rms_call(const dr_rms_norm *norm, const void *x, const void *weight, const void *gate) {
+    norm_call<T> call = {};
+    call.of = RMS, call.vectors = norm->rows, call.dim = norm->dim, call.groups = norm->groups ? norm->groups : 1;
+    call.eps = (float)norm->eps, call.weight_offset = (float)norm->weight_offset;
+    call.activation = norm->gate;
+    call.gate = norm->gate == DR_ACTIVATION_NONE ? NULL : (const T *)gate;
+    call.gate_first = norm->gate_first && call.gate;
+    call.x = (const T *)x, call.weight = (const float *)weight;
+    return call;
+}
+
+dr_status dr_cuda_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
+                                   const void *gate, void *y) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, y), T, N,
+                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+                        call.y = (T *)y; return run<N>(gpu, "rms_norm", call))
+}
+
+dr_status dr_cuda_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
+                                    const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
+                                    void *d_gate) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, d_y, d_x, d_gate), T, N,
+                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate;
+                        call.d_gate = gate ? (T *)d_gate : NULL;
+                        return run_back<N>(backend, gpu, "rms_norm_back", call, (float *)d_weight, NULL))
+}
+
+template <typename T> static norm_call<T> layer_call(const dr_layer_norm *norm, const void *x, const void *weight) {
+    norm_call<T> call = {};
+    call.of = LAYER, call.vectors = norm->rows * norm->groups, call.dim = norm->dim, call.groups = norm->groups;
+    call.eps = (float)norm->eps, call.x = (const T *)x, call.weight = (const float *)weight;
+    return call;
+}
+
+dr_status dr_cuda_layer_norm_forward(dr_backend *backend, const dr_layer_norm *norm, const void *x, const void *weight,
+                                     const void *bias, void *y) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, bias, y), T, N, norm_call<T> call = layer_call<T>(norm, x, weight);
+                        call.bias = (const float *)bias, call.y = (T *)y; return run<N>(gpu, "layer_norm", call))
+}
+
+dr_status dr_cuda_layer_norm_backward(dr_backend *backend, const dr_layer_norm *norm, const void *x, const void *weight,
+                                      const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, d_y, d_x), T, N, norm_call<T> call = layer_call<T>(norm, x, weight);
+                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate;
+                        return run_back<N>(backend, gpu, "layer_norm_back", call, (float *)d_weight, (float *)d_bias))
+}
+
+/* L2 norm and division by the sum, which have no parameters; d_y NULL: the forward, to y. */
+static dr_status run_plain(dr_backend *backend, const char *name, kind of, int64_t rows, int64_t dim, double eps,
+                           const void *x, const void *d_y, void *to) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, dim, (x, d_y, to), T, N, norm_call<T> call = {};
+                        call.of = of, call.vectors = rows, call.dim = dim, call.groups = 1, call.eps = (float)eps;
+                        call.x = (const T *)x, call.d_y = (const T *)d_y; (d_y ? call.d_x : call.y) = (T *)to;
+                        return run<N>(gpu, name, call))
+}
+
+dr_status dr_cuda_l2_norm_forward(dr_backend *backend, const dr_l2_norm *norm, const void *x, void *y) {
+    return run_plain(backend, "l2_norm", L2, norm->rows, norm->dim, norm->eps, x, NULL, y);
+}
+
+dr_status dr_cuda_l2_norm_backward(dr_backend *backend, const dr_l2_norm *norm, const void *x, const void *d_y, void *d_x) {
+    return run_plain(backend, "l2_norm_back", L2, norm->rows, norm->dim, norm->eps, x, d_y, d_x);
+}
+
+dr_status dr_cuda_sum_norm_forward(dr_backend *backend, int64_t rows, int64_t dim, const void *x, void *y) {
+    return run_plain(backend, "sum_norm", SUM, rows, dim, 0, x, NULL, y);
+}
+
+dr_status dr_cuda_sum_norm_backward(dr_backend *backend, int64_t rows, int64_t dim, const void *x, const void *d_y,
+                                    void *d_x) {
+    return run_plain(backend, "sum_norm_back", SUM, rows, dim, 0, x, d_y, d_x);
+}

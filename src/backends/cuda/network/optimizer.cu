@@ -1,0 +1,110 @@
+/* The norm of a gradient, clipping and AdamW; what is decided from step to step stays in the GPU's memory (dr_control). The
+ * formulas stand in backends/reference/optimizer.c. */
+#include "backends/cuda/network/blocks.cuh"
+#include "backends/cuda/network/vectors.cuh"
+
+enum { THREADS = 256, MOST_BLOCKS = 512 };
+
+/* partial [blocks]: of every gridDim-th stretch of numbers; in double, so that no gradient of floats overflows */
+template <int N>
+static __global__ void __launch_bounds__(THREADS) sum_squares(int64_t count, const float *x, double *partial) {
+    __shared__ double sums[THREADS];
+    double sum = 0;
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += (int64_t)gridDim.x * THREADS * N) {
+        const dr_floats<N> some = dr_load_floats<N>(x + i);
+        EACH sum += (double)some.at[n] * (double)some.at[n];
+    }
+    sum = dr_join_threads<THREADS>(sum, sums, [](double a, double b) { return a + b; });
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS) add_squares(int blocks, const double *partial, dr_control *control) {
+    __shared__ double sums[THREADS];
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < blocks; i += THREADS) sum += partial[i];
+    sum = dr_join_threads<THREADS>(sum, sums, [](double a, double b) { return a + b; });
+    if (threadIdx.x == 0) control->squares = sum;
+}
+
+dr_status dr_cuda_sum_squares(dr_backend *backend, int64_t count, const void *x, dr_control *control) {
+    DR_NETWORK_ENTER(backend);
+    const dr_scratch scratch(backend, MOST_BLOCKS * (int64_t)sizeof(double));
+    DR_TRY(scratch.status);
+    double *const partial = (double *)scratch.at;
+    const bool wide = dr_can_be_wide(4, count, x);
+    const int64_t all = dr_blocks_of(count, THREADS * (wide ? 4 : 1)), blocks = all < MOST_BLOCKS ? all : (int64_t)MOST_BLOCKS;
+    DR_TRY(dr_cuda_launch("sum_squares", wide ? sum_squares<4> : sum_squares<1>, {blocks}, THREADS, 0, gpu->stream, count,
+                          (const float *)x, partial));
+    return dr_cuda_launch("add_squares", add_squares, {1}, THREADS, 0, gpu->stream, (int)blocks, (const double *)partial,
+                          control);
+}
+
+static __global__ void clip_norm(double clip, dr_control *control) {
+    if (threadIdx.x != 0) return;
+    const double norm = sqrt(control->squares);
+    control->norm = norm;
+    if (!(norm < (double)INFINITY)) {
+        control->skipped++;
+        control->skipped_in_row++;
+        return;
+    }
+    control->scale = clip > 0 && norm > clip ? clip / norm : 1;
+    control->skipped_in_row = 0;
+    control->updates++;
+}
+
+dr_status dr_cuda_clip(dr_backend *backend, double clip, dr_control *control) {
+    DR_NETWORK_ENTER(backend);
+    return dr_cuda_launch("clip", clip_norm, {1}, 32, 0, gpu->stream, clip, control);
+}
+
+typedef struct {
+    dr_adamw of;
+    const dr_control *control;
+    int64_t count;
+    const float *gradient;
+    float *parameter, *m, *v;
+} adamw_call;
+
+/* LOADS loads a thread, so that the powers of a block are few beside its numbers. */
+enum { LOADS = 4 };
+
+template <int N> static __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ adamw_call call) {
+    __shared__ float first_share, second_share; /* 1 / (1 - b^t) */
+    const dr_control &control = *call.control;
+    if (control.skipped_in_row > 0) return;
+    if (threadIdx.x == 0) {
+        first_share = (float)(1 / (1 - pow(call.of.beta1, (double)control.updates)));
+        second_share = (float)(1 / (1 - pow(call.of.beta2, (double)control.updates)));
+    }
+    __syncthreads();
+    const float scale = (float)control.scale, beta1 = (float)call.of.beta1, beta2 = (float)call.of.beta2;
+    const float rest1 = (float)(1 - call.of.beta1), rest2 = (float)(1 - call.of.beta2);
+    const float rate = (float)call.of.learning_rate, eps = (float)call.of.eps, decay = (float)call.of.weight_decay;
+    for (int load = 0; load < LOADS; load++) {
+        const int64_t i = (((int64_t)blockIdx.x * LOADS + load) * THREADS + threadIdx.x) * N;
+        if (i >= call.count) return;
+        const dr_floats<N> g = dr_load_floats<N>(call.gradient + i);
+        dr_floats<N> p = dr_load_floats<N>(call.parameter + i), m = dr_load_floats<N>(call.m + i),
+                     v = dr_load_floats<N>(call.v + i);
+        EACH {
+            const float gradient = scale * g.at[n];
+            m.at[n] = beta1 * m.at[n] + rest1 * gradient;
+            v.at[n] = beta2 * v.at[n] + rest2 * gradient * gradient;
+            const float direction = m.at[n] * first_share / (sqrtf(v.at[n] * second_share) + eps);
+            p.at[n] -= rate * (direction + decay * p.at[n]);
+        }
+        dr_store_floats<N>(call.parameter + i, p);
+        dr_store_floats<N>(call.m + i, m);
+        dr_store_floats<N>(call.v + i, v);
+    }
+}
+
+dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_control *control, int64_t count,
+                        const void *gradient, void *parameter, void *m, void *v) {
+    DR_NETWORK_ENTER(backend);
+    const adamw_call call = {*of, control, count, (const float *)gradient, (float *)parameter, (float *)m, (float *)v};
+    const bool wide = dr_can_be_wide(4, count, gradient, parameter, m, v);
+    return dr_cuda_launch("adamw", wide ? adamw<4> : adamw<1>, {dr_blocks_of(count, THREADS * LOADS * (wide ? 4 : 1))}, THREADS,
+                          0, gpu->stream, call);
+}

@@ -1,0 +1,52 @@
+/* What a backend keeps for the operations of networks: memory between their kernels, which grows with the calls. */
+#include "backends/cuda/network/network.h"
+
+#include <pthread.h>
+
+struct dr_cuda_network {
+    pthread_mutex_t lock; /* of the scratch memory */
+    void *scratch;
+    size_t bytes;
+};
+
+dr_status dr_cuda_network_open(dr_cuda *gpu) {
+    void *memory = NULL;
+    DR_TRY(dr_allocate_zero(sizeof(struct dr_cuda_network), "what a GPU keeps for networks", &memory));
+    gpu->network = memory;
+    pthread_mutex_init(&gpu->network->lock, NULL);
+    return DR_OK;
+}
+
+void dr_cuda_network_close(dr_cuda *gpu) {
+    if (!gpu->network) return;
+    if (gpu->network->scratch) cudaFree(gpu->network->scratch);
+    pthread_mutex_destroy(&gpu->network->lock);
+    dr_release(gpu->network);
+    gpu->network = NULL;
+}
+
+static dr_status grow(const dr_cuda *gpu, struct dr_cuda_network *network, size_t bytes) {
+    if (bytes <= network->bytes) return DR_OK;
+    const size_t room = bytes > 2 * network->bytes ? bytes : 2 * network->bytes;
+    DR_TRY(dr_cuda_refuse_capture(gpu, "a first call of its size, which allocates,"));
+    if (network->scratch) DR_CUDA(cudaFree(network->scratch)); /* it waits for the kernels that use it */
+    network->scratch = NULL;
+    network->bytes = 0;
+    DR_CUDA(cudaMalloc(&network->scratch, room));
+    network->bytes = room;
+    return DR_OK;
+}
+
+dr_status dr_cuda_scratch_take(dr_backend *backend, size_t bytes, void **memory) {
+    const dr_cuda *gpu = dr_cuda_of(backend);
+    struct dr_cuda_network *network = gpu->network;
+    pthread_mutex_lock(&network->lock);
+    const dr_status status = grow(gpu, network, bytes);
+    if (status != DR_OK) pthread_mutex_unlock(&network->lock);
+    *memory = network->scratch;
+    return status;
+}
+
+void dr_cuda_scratch_give(dr_backend *backend) {
+    pthread_mutex_unlock(&dr_cuda_of(backend)->network->lock);
+}

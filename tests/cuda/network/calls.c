@@ -1,0 +1,277 @@
+/* How a call is checked (calls.h). */
+#include "calls.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/half.h"
+
+#include <deltarule/deltarule.h>
+
+enum { GUARD = 64, SHIFT = 4 };
+static const unsigned char untouched = 0x5a;
+
+/* ---- draws --------------------------------------------------------------------------------------------------------------- */
+
+static void wrong(trials *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void wrong(trials *t, const char *format, ...) {
+    va_list arguments;
+    if (t->wrong[0]) return;
+    va_start(arguments, format);
+    vsnprintf(t->wrong, sizeof t->wrong, format, arguments);
+    va_end(arguments);
+}
+
+void *block(trials *t, int64_t count, size_t size) {
+    void *memory = calloc((size_t)(count > 0 ? count : 1), size);
+    if (!memory || t->taken == MOST_BLOCKS) {
+        fprintf(stderr, "no memory for a test\n");
+        exit(2);
+    }
+    return t->blocks[t->taken++] = memory;
+}
+
+void release_blocks(trials *t) {
+    while (t->taken > 0) free(t->blocks[--t->taken]);
+}
+
+int64_t between(trials *t, int64_t least, int64_t most) {
+    return least + (int64_t)dr_random_below(&t->random, (uint64_t)(most - least + 1));
+}
+
+bool flip(trials *t) {
+    return between(t, 0, 1) == 1;
+}
+
+int64_t width(trials *t, int64_t most) {
+    static const int64_t real[] = {8, 16, 64, 128, 256};
+    int64_t chosen = flip(t) ? between(t, 1, 40) : real[between(t, 0, 4)];
+    while (chosen > most) chosen = between(t, 1, most);
+    return chosen;
+}
+
+dr_layout layout(trials *t, int64_t most) {
+    const int64_t sequences = between(t, 1, 3);
+    if (flip(t)) return (dr_layout){.sequences = sequences, .rows = sequences * between(t, 1, most)};
+    int64_t *begins = block(t, sequences + 1, sizeof(int64_t));
+    for (int64_t i = 0; i < sequences; i++) begins[i + 1] = begins[i] + (between(t, 0, 3) == 0 ? 0 : between(t, 1, most));
+    return (dr_layout){.sequences = sequences, .rows = begins[sequences], .cu_seqlens = begins};
+}
+
+static double stored(const trials *t, double value) {
+    return t->tested->storage == DR_BF16 ? (double)dr_bf16_to_float(dr_bf16_from_double(value)) : (double)(float)value;
+}
+
+static tensor drawn(trials *t, const char *name, content of, role is, int64_t rows, int64_t row) {
+    const int64_t count = rows * row;
+    double *values = block(t, count, sizeof(double));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = is == WRITTEN ? (double)NAN : dr_random_normal(&t->random);
+        values[i] = of == VECTORS ? stored(t, values[i]) : (double)(float)values[i];
+    }
+    return (tensor){.name = name, .of = of, .is = is, .count = count, .row = row, .values = values};
+}
+
+tensor vectors(trials *t, const char *name, role is, int64_t rows, int64_t row) {
+    return drawn(t, name, VECTORS, is, rows, row);
+}
+
+tensor numbers(trials *t, const char *name, role is, int64_t rows, int64_t row) {
+    return drawn(t, name, NUMBERS, is, rows, row);
+}
+
+tensor scaled(trials *t, tensor of, double by) {
+    double *values = of.values;
+    for (int64_t i = 0; i < of.count; i++)
+        values[i] = of.of == VECTORS ? stored(t, by * values[i]) : (double)(float)(by * values[i]);
+    return of;
+}
+
+tensor maybe(trials *t, tensor of) {
+    if (between(t, 0, 3) == 0) of.values = NULL;
+    return of;
+}
+
+tensor integers(const char *name, content of, role is, int64_t count, void *values) {
+    return (tensor){.name = name, .of = of, .is = is, .count = count, .values = values};
+}
+
+tensor boundaries(const dr_layout *of) {
+    return integers("boundaries", INT64S, READ, of->sequences + 1, (void *)of->cu_seqlens);
+}
+
+dr_layout placed(const dr_layout *of, void *at) {
+    return (dr_layout){.sequences = of->sequences, .rows = of->rows, .cu_seqlens = at};
+}
+
+/* ---- a run --------------------------------------------------------------------------------------------------------------- */
+
+static bool is_float(const tensor *x) {
+    return x->of == VECTORS || x->of == NUMBERS;
+}
+
+static size_t raw_size(content of) {
+    switch (of) {
+    case DOUBLES:
+    case INT64S:
+        return 8;
+    case INT32S:
+        return 4;
+    case CONTROLS:
+        return sizeof(dr_control);
+    case SUMS:
+        return sizeof(dr_loss_sum);
+    default:
+        return 1;
+    }
+}
+
+static size_t bytes_of(const dr_backend *b, const tensor *x) {
+    if (!is_float(x)) return (size_t)x->count * raw_size(x->of);
+    return dr_kind_bytes(b, x->of == VECTORS ? DR_VECTOR : DR_NUMBER, x->count);
+}
+
+/* What the tensors of a call hold behind it: doubles of vectors and numbers, else as they are. */
+typedef struct {
+    void *of[MOST_TENSORS];
+} results;
+
+/* Elements that a tensor is moved by within its memory. */
+static size_t offset_of(const dr_backend *b, const tensor *x) {
+    return x->shifted && is_float(x) ? bytes_of(b, &(tensor){.of = x->of, .count = SHIFT - 1}) : 0;
+}
+
+static bool put_tensor(dr_backend *b, const tensor *x, char *at) {
+    if (!is_float(x)) return b->ops->put(b, at, x->values, bytes_of(b, x)) == DR_OK;
+    const dr_dtype dtype = dr_kind_dtype(b, x->of == VECTORS ? DR_VECTOR : DR_NUMBER);
+    if (dtype == b->ops->dtype) return b->ops->upload(b, at, x->values, DR_F64, x->count) == DR_OK;
+    return b->ops->upload_as(b, at, dtype, x->values, DR_F64, x->count) == DR_OK;
+}
+
+static bool get_tensor(dr_backend *b, const tensor *x, const char *at, void *to) {
+    if (!is_float(x)) return b->ops->get(b, to, at, bytes_of(b, x)) == DR_OK;
+    return dr_kind_download(b, x->of == VECTORS ? DR_VECTOR : DR_NUMBER, to, DR_F64, at, x->count) == DR_OK;
+}
+
+static bool is_untouched(trials *t, dr_backend *b, const char *memory, size_t bytes) {
+    unsigned char *guard = block(t, (int64_t)bytes, 1);
+    if (b->ops->get(b, guard, memory, bytes) != DR_OK) return false;
+    for (size_t i = 0; i < bytes; i++)
+        if (guard[i] != untouched) return false;
+    return true;
+}
+
+static results run_on(trials *t, const call *c, dr_backend *b) {
+    results r = {{NULL}};
+    void *memory[MOST_TENSORS] = {NULL}, *at[MOST_TENSORS] = {NULL};
+    for (int i = 0; i < MOST_TENSORS && !t->wrong[0]; i++) {
+        const tensor *x = &c->tensors[i];
+        if (!x->values) continue;
+        const size_t offset = offset_of(b, x), bytes = offset + bytes_of(b, x) + GUARD;
+        unsigned char *fill = block(t, (int64_t)bytes, 1);
+        memset(fill, untouched, bytes);
+        if (b->ops->allocate(b, bytes, &memory[i]) != DR_OK || b->ops->put(b, memory[i], fill, bytes) != DR_OK ||
+            !put_tensor(b, x, (char *)memory[i] + offset))
+            wrong(t, "%s: %s does not come to the backend: %s", c->name, x->name, dr_last_error());
+        at[i] = (char *)memory[i] + offset;
+    }
+    if (!t->wrong[0] && c->run(c, b, at) != DR_OK) wrong(t, "%s fails: %s", c->name, dr_last_error());
+    if (!t->wrong[0] && b->ops->wait && b->ops->wait(b) != DR_OK) wrong(t, "%s fails on the GPU: %s", c->name, dr_last_error());
+    for (int i = 0; i < MOST_TENSORS; i++) {
+        const tensor *x = &c->tensors[i];
+        if (!memory[i]) continue;
+        r.of[i] = block(t, x->count + 1, is_float(x) ? sizeof(double) : raw_size(x->of));
+        if (!t->wrong[0] && !get_tensor(b, x, at[i], r.of[i])) wrong(t, "%s: %s does not come back", c->name, x->name);
+        if (!t->wrong[0] && b == t->tested) {
+            if (!is_untouched(t, b, (char *)at[i] + bytes_of(b, x), GUARD) || !is_untouched(t, b, memory[i], offset_of(b, x)))
+                wrong(t, "%s writes around %s", c->name, x->name);
+            if (x->is == READ && memcmp(r.of[i], x->values, (size_t)x->count * (is_float(x) ? 8 : raw_size(x->of))))
+                wrong(t, "%s writes to %s, which it only reads", c->name, x->name);
+        }
+        b->ops->free(b, memory[i]);
+    }
+    return r;
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------------------------- */
+
+static double norm_of(int64_t count, const double *x) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += isfinite(x[i]) ? x[i] * x[i] : 0;
+    return sqrt(sum);
+}
+
+/* Of the worst row, beside its norm or the mean norm of a row. */
+static double error_of(const tensor *x, const double *is, const double *wanted) {
+    const int64_t row = x->of == VECTORS && x->row > 0 ? x->row : x->count, rows = row > 0 ? x->count / row : 0;
+    double worst = 0, mean = 0;
+    for (int64_t r = 0; r < rows; r++) mean += norm_of(row, wanted + r * row) / (double)rows;
+    for (int64_t r = 0; r < rows; r++) {
+        double error = 0;
+        const double norm = norm_of(row, wanted + r * row);
+        for (int64_t i = r * row; i < (r + 1) * row; i++) {
+            const double d = is[i] == wanted[i] ? 0 : is[i] - wanted[i];
+            error += d * d;
+        }
+        error = sqrt(error);
+        if (error == 0) continue;
+        error /= (norm > mean ? norm : mean) + 1e-12;
+        if (!(error <= worst)) worst = error; /* NaN too */
+    }
+    return worst;
+}
+
+static void compare(trials *t, const call *c, int i, const results *is, const results *exact, const results *rounded) {
+    const tensor *x = &c->tensors[i];
+    if (!is_float(x) && x->of != DOUBLES) {
+        if (x->of != CONTROLS && x->of != SUMS && memcmp(is->of[i], exact->of[i], (size_t)x->count * raw_size(x->of)))
+            wrong(t, "%s: %s is not the reference's", c->name, x->name);
+        return;
+    }
+    double tolerance = c->tolerance > 0 ? c->tolerance : forward_tolerance;
+    if (tolerance == backward_tolerance && x->is == ADDED) tolerance = sum_tolerance;
+    const double error = error_of(x, is->of[i], exact->of[i]);
+    const double allowed = tolerance + (rounded && x->of == VECTORS ? 2 * error_of(x, rounded->of[i], exact->of[i]) : 0);
+    if (!(error / allowed <= t->worst)) t->worst = error / allowed, t->worst_call = c->name;
+    if (!(error <= allowed))
+        wrong(t, "%s: %s [%lld, rows of %lld] is off by %.3g of its norm, %.3g is allowed", c->name, x->name,
+              (long long)x->count, (long long)x->row, error, allowed);
+}
+
+void check(trials *t, const call *given) {
+    call c = *given;
+    results exact, rounded = {{NULL}}, first, again;
+    if (t->wrong[0]) return;
+    const bool shifts = between(t, 0, 3) == 0;
+    for (int i = 0; i < MOST_TENSORS; i++) c.tensors[i].shifted = shifts && flip(t);
+    exact = run_on(t, &c, t->exact);
+    if (t->rounded) rounded = run_on(t, &c, t->rounded);
+    if (t->vary) t->vary(0);
+    first = run_on(t, &c, t->tested);
+    if (t->vary) t->vary(1 + (unsigned)between(t, 0, 1000));
+    again = run_on(t, &c, t->tested);
+    for (int i = 0; i < MOST_TENSORS && !t->wrong[0]; i++) {
+        const tensor *x = &c.tensors[i];
+        if (!x->values) continue;
+        if (memcmp(first.of[i], again.of[i], (size_t)x->count * (is_float(x) ? 8 : raw_size(x->of))))
+            wrong(t, "%s: %s has other bits in a second run", c.name, x->name);
+        if (x->is != READ) compare(t, &c, i, &first, &exact, t->rounded ? &rounded : NULL);
+    }
+    t->checks++;
+}
+
+/* ---- all cases ----------------------------------------------------------------------------------------------------------- */
+
+bool network_cases(trials *t, int rounds) {
+    const network_case *const lists[] = {layer_cases, token_cases};
+    for (int list = 0; list < 2; list++)
+        for (const network_case *c = lists[list]; c->name; c++)
+            for (int round = 0; round < rounds && !t->wrong[0]; round++) {
+                c->draw(t, round);
+                release_blocks(t);
+            }
+    return !t->wrong[0];
+}

@@ -1,0 +1,88 @@
+/* An operation of networks on backend cuda, or on what stands for it (emulated/network.c), against the reference in double from
+ * the same stored values. Of every call:
+ *
+ *     float32    vectors and numbers are within the tolerances of the CPU's tests, by the norm of a tensor
+ *     bf16       a vector's worst row is within twice the error of the reference that stores vectors in bf16, plus that of
+ *                float32; a row's error counts beside its own norm, or the mean one where that is larger
+ *     integers   are the reference's
+ *     again      gives the same bits; what is only read stays, as do the bytes behind every tensor; what is written begins as NaN
+ *
+ * A case draws shapes and values from a generator, describes its call, and hands it to check. */
+#ifndef DR_TESTS_CUDA_NETWORK_CALLS_H
+#define DR_TESTS_CUDA_NETWORK_CALLS_H
+
+#include "base/random.h"
+#include "ops/operations.h"
+
+enum { MOST_TENSORS = 12, MOST_BLOCKS = 4096 };
+
+typedef struct {
+    dr_backend *exact, *rounded; /* the reference; rounded stores vectors as tested does, NULL: in double */
+    dr_backend *tested;
+    dr_random random;
+    void (*vary)(unsigned run); /* how the next kernels run, or NULL */
+    char wrong[512];            /* a sentence, "" while all is right */
+    const char *worst_call;
+    double worst; /* error over what is allowed */
+    long checks;
+    void *blocks[MOST_BLOCKS]; /* of host memory */
+    int taken;
+} trials;
+
+typedef enum { READ, WRITTEN, ADDED } role;
+typedef enum { VECTORS, NUMBERS, DOUBLES, BYTES, INT32S, INT64S, CONTROLS, SUMS } content;
+
+typedef struct {
+    const char *name;
+    content of;
+    role is;
+    int64_t count, row; /* elements; elements of a row, 0: all of one */
+    bool shifted;       /* begins behind a 16-byte boundary */
+    void *values;       /* before the call: doubles of vectors and numbers, else as they are; NULL: the tensor is not passed */
+} tensor;
+
+typedef struct call {
+    const char *name;
+    const void *descriptor;
+    int64_t numbers[6]; /* what run reads beside the descriptor */
+    double tolerance;   /* of floats; 0: that of a forward */
+    tensor tensors[MOST_TENSORS];
+    dr_status (*run)(const struct call *, dr_backend *, void *const at[MOST_TENSORS]);
+} call;
+
+void check(trials *t, const call *c);
+
+/* Memory until the case ends. */
+void *block(trials *t, int64_t count, size_t size);
+void release_blocks(trials *t);
+
+int64_t between(trials *t, int64_t least, int64_t most);
+bool flip(trials *t);
+/* A width of rows, real ones among them: 1 to most. */
+int64_t width(trials *t, int64_t most);
+/* One to three sequences, packed or equally long. */
+dr_layout layout(trials *t, int64_t most);
+
+tensor vectors(trials *t, const char *name, role is, int64_t rows, int64_t row);
+tensor numbers(trials *t, const char *name, role is, int64_t rows, int64_t row);
+tensor scaled(trials *t, tensor of, double by);
+tensor maybe(trials *t, tensor of);
+tensor integers(const char *name, content of, role is, int64_t count, void *values);
+/* Boundaries of a packed layout, or a tensor that is not passed. */
+tensor boundaries(const dr_layout *layout);
+/* The layout with boundaries at `at`. */
+dr_layout placed(const dr_layout *layout, void *at);
+
+static const double forward_tolerance = 3e-6, backward_tolerance = 2e-5, sum_tolerance = 2e-4;
+
+/* Every case, rounds times; false with t->wrong where one is wrong. */
+bool network_cases(trials *t, int rounds);
+
+/* A list of cases. */
+typedef struct {
+    const char *name;
+    void (*draw)(trials *t, int round);
+} network_case;
+extern const network_case layer_cases[], token_cases[]; /* each ends with a case without a name */
+
+#endif
