@@ -1,8 +1,9 @@
-/* The CUDA backend's table of operations, and opening it on a device and a stream. It offers recurrences and the moves of their
- * tensors; the operations of a network are NULL, and a model refuses a backend without them (nn/model.c). */
+/* The CUDA backend's table of operations, and opening it on a device and a stream. It offers recurrences and, where
+ * vectors are float32 or bf16, the operations of networks; fp16, whose range ends at 65,504, has recurrences only. */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/measure.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/network/network.h"
 #include "backends/cuda/open.h"
 #include "backends/cuda/recurrence.h"
 #include "base/number.h"
@@ -65,6 +66,7 @@ static void close_backend(dr_backend *backend) {
     if (dr_cuda_enter(backend, &before) == DR_OK) {
         cudaStreamSynchronize(dr_cuda_of(backend)->stream.at);
         dr_cuda_product_close(backend->state);
+        dr_cuda_network_close(backend->state);
         dr_cuda_leave(before);
     }
     dr_release(backend->state);
@@ -110,46 +112,38 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     snprintf(text, sizeof text, "cuda kernels chosen: %s for recurrences; vectors stored as %s, states and gates as F32",
              backend->isa, dr_dtype_name(backend->storage));
     line(context, text);
-    line(context, "cuda has no kernels for networks: training, scoring and generating run on backend cpu");
+    line(context, backend->storage == DR_F16
+                      ? "cuda computes networks in F32 and BF16, and recurrences only in F16"
+                      : "cuda computes networks; products by cuBLASLt, opened when the first is asked for");
 }
 
-static const dr_operations operations = {
-    .name = "cuda",
-    .dtype = DR_F32,
-    .device = true,
-    .pools = true,
-    .allocate = dr_cuda_allocate,
-    .free = dr_cuda_free,
-    .zero = dr_cuda_zero,
-    .upload = dr_cuda_upload,
-    .download = dr_cuda_download,
-    .upload_as = dr_cuda_upload_as,
-    .download_as = dr_cuda_download_as,
-    .wait = wait_for_stream,
-    .time_runs = dr_cuda_time_runs,
-    .product = dr_cuda_product,
-    .describe = describe,
-    .close = close_backend,
-    .copy = dr_cuda_copy,
-    .recurrence_plan = dr_cuda_recurrence_plan,
-    .recurrence_forward = dr_cuda_recurrence_forward,
-    .recurrence_backward = dr_cuda_recurrence_backward,
-    .recurrence_decode = dr_cuda_recurrence_decode,
-    .recurrence_chunk = dr_cuda_recurrence_chunk,
-    .recurrence_boundary = dr_cuda_recurrence_boundary,
-    .recurrence_kernel = dr_cuda_recurrence_kernel,
-    .recurrence_path = dr_cuda_recurrence_path,
-};
+#define MEMORY_AND_RECURRENCES                                                                                                 \
+    .name = "cuda", .dtype = DR_F32, .device = true, .pools = true, .allocate = dr_cuda_allocate, .free = dr_cuda_free,        \
+    .zero = dr_cuda_zero, .upload = dr_cuda_upload, .download = dr_cuda_download, .upload_as = dr_cuda_upload_as,              \
+    .download_as = dr_cuda_download_as, .wait = wait_for_stream, .time_runs = dr_cuda_time_runs, .product = dr_cuda_product,   \
+    .describe = describe, .close = close_backend, .copy = dr_cuda_copy, .put = dr_cuda_put, .get = dr_cuda_get,                \
+    .recurrence_plan = dr_cuda_recurrence_plan, .recurrence_forward = dr_cuda_recurrence_forward,                              \
+    .recurrence_backward = dr_cuda_recurrence_backward, .recurrence_decode = dr_cuda_recurrence_decode,                        \
+    .recurrence_chunk = dr_cuda_recurrence_chunk, .recurrence_boundary = dr_cuda_recurrence_boundary,                          \
+    .recurrence_kernel = dr_cuda_recurrence_kernel, .recurrence_path = dr_cuda_recurrence_path
+
+static const dr_operations operations = {MEMORY_AND_RECURRENCES, DR_CUDA_NETWORK_OPERATIONS};
+static const dr_operations recurrences = {MEMORY_AND_RECURRENCES};
+
+static const dr_operations *operations_of(dr_dtype storage) {
+    return storage == DR_F16 ? &recurrences : &operations;
+}
 
 /* Hopper's kernels unless the options say otherwise; what is saved depends on no other property of a device. */
 dr_backend dr_cuda_imagine(const dr_backend_options *options) {
     static const dr_cuda sm_90a = {.major = 9, .hopper = true, .processors = 132, .shared_limit = 232448},
                          sm_80 = {.major = 8, .processors = 108, .shared_limit = 166912};
     const bool older = options && options->isa && !strcmp(options->isa, "sm_80");
-    return (dr_backend){.ops = &operations,
+    const dr_dtype storage = options ? options->dtype : DR_F32;
+    return (dr_backend){.ops = operations_of(storage),
                         .isa = older ? "sm_80" : "sm_90a",
                         .threads = 1,
-                        .storage = options ? options->dtype : DR_F32,
+                        .storage = storage,
                         .state = (void *)(older ? &sm_80 : &sm_90a)};
 }
 
@@ -165,7 +159,9 @@ dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) 
     void *memory = NULL, *state = NULL;
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_status status = dr_allocate_zero(sizeof(dr_cuda_state), "a backend's state", &state);
+    if (status == DR_OK) status = dr_cuda_network_open(&gpu);
     if (status != DR_OK) {
+        dr_release(state);
         dr_release(memory);
         return status;
     }
@@ -173,8 +169,11 @@ dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) 
     dr_cuda_open_kernels(gpu.stream.kernels);
     *(dr_cuda *)state = gpu;
     dr_backend *opened = memory;
-    *opened = (dr_backend){
-        .ops = &operations, .isa = gpu.hopper ? "sm_90a" : "sm_80", .threads = 1, .storage = chosen.dtype, .state = state};
+    *opened = (dr_backend){.ops = operations_of(chosen.dtype),
+                           .isa = gpu.hopper ? "sm_90a" : "sm_80",
+                           .threads = 1,
+                           .storage = chosen.dtype,
+                           .state = state};
     *backend = opened;
     return DR_OK;
 }

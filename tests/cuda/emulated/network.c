@@ -4,9 +4,9 @@
  * in other orders in every second run, which must give the same bits.
  *
  *     cuda_emulated_network [ROUNDS [SEED]] */
+#include "backends/cuda/network/network.h"
 #include "../network/calls.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/network/network.h"
 #include "backends/reference/reference.h"
 #include "base/clock.h"
 #include "runtime.h"
@@ -42,7 +42,7 @@ static bool run(dr_dtype dtype, int rounds, uint64_t seed) {
     const bool right = network_cases(&t, rounds);
     printf("%-5s %6ld checks %6.1f s  %s%s; largest error %.2f of what is allowed, of %s\n", dr_dtype_name(dtype), t.checks,
            dr_clock_now() - start, right ? "all right" : "FAIL: ", t.wrong, t.worst, t.worst_call);
-    release_blocks(&t);
+    release_draws(&t);
     dr_cuda_network_close(&gpu);
     dr_reference_close(t.exact);
     if (t.rounded) dr_reference_close(t.rounded);

@@ -30,3 +30,12 @@ dr_status dr_cuda_multiply(dr_backend *backend, const dr_cuda_multiplication *p)
             }
     return DR_OK;
 }
+
+dr_status dr_cuda_products_open(const dr_cuda *gpu, struct dr_cuda_products **products) {
+    (void)gpu, *products = NULL;
+    return DR_OK;
+}
+
+void dr_cuda_products_close(struct dr_cuda_products *products) {
+    (void)products;
+}

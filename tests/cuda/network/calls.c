@@ -25,7 +25,7 @@ static void wrong(trials *t, const char *format, ...) {
     va_end(arguments);
 }
 
-void *block(trials *t, int64_t count, size_t size) {
+void *draw_block(trials *t, int64_t count, size_t size) {
     void *memory = calloc((size_t)(count > 0 ? count : 1), size);
     if (!memory || t->taken == MOST_BLOCKS) {
         fprintf(stderr, "no memory for a test\n");
@@ -34,30 +34,31 @@ void *block(trials *t, int64_t count, size_t size) {
     return t->blocks[t->taken++] = memory;
 }
 
-void release_blocks(trials *t) {
+void release_draws(trials *t) {
     while (t->taken > 0) free(t->blocks[--t->taken]);
 }
 
-int64_t between(trials *t, int64_t least, int64_t most) {
+int64_t draw_between(trials *t, int64_t least, int64_t most) {
     return least + (int64_t)dr_random_below(&t->random, (uint64_t)(most - least + 1));
 }
 
-bool flip(trials *t) {
-    return between(t, 0, 1) == 1;
+bool draw_flip(trials *t) {
+    return draw_between(t, 0, 1) == 1;
 }
 
-int64_t width(trials *t, int64_t most) {
+int64_t draw_width(trials *t, int64_t most) {
     static const int64_t real[] = {8, 16, 64, 128, 256};
-    int64_t chosen = flip(t) ? between(t, 1, 40) : real[between(t, 0, 4)];
-    while (chosen > most) chosen = between(t, 1, most);
+    int64_t chosen = draw_flip(t) ? draw_between(t, 1, 40) : real[draw_between(t, 0, 4)];
+    while (chosen > most) chosen = draw_between(t, 1, most);
     return chosen;
 }
 
-dr_layout layout(trials *t, int64_t most) {
-    const int64_t sequences = between(t, 1, 3);
-    if (flip(t)) return (dr_layout){.sequences = sequences, .rows = sequences * between(t, 1, most)};
-    int64_t *begins = block(t, sequences + 1, sizeof(int64_t));
-    for (int64_t i = 0; i < sequences; i++) begins[i + 1] = begins[i] + (between(t, 0, 3) == 0 ? 0 : between(t, 1, most));
+dr_layout draw_layout(trials *t, int64_t most) {
+    const int64_t sequences = draw_between(t, 1, 3);
+    if (draw_flip(t)) return (dr_layout){.sequences = sequences, .rows = sequences * draw_between(t, 1, most)};
+    int64_t *begins = draw_block(t, sequences + 1, sizeof(int64_t));
+    for (int64_t i = 0; i < sequences; i++)
+        begins[i + 1] = begins[i] + (draw_between(t, 0, 3) == 0 ? 0 : draw_between(t, 1, most));
     return (dr_layout){.sequences = sequences, .rows = begins[sequences], .cu_seqlens = begins};
 }
 
@@ -67,7 +68,7 @@ static double stored(const trials *t, double value) {
 
 static tensor drawn(trials *t, const char *name, content of, role is, int64_t rows, int64_t row) {
     const int64_t count = rows * row;
-    double *values = block(t, count, sizeof(double));
+    double *values = draw_block(t, count, sizeof(double));
     for (int64_t i = 0; i < count; i++) {
         values[i] = is == WRITTEN ? (double)NAN : dr_random_normal(&t->random);
         values[i] = of == VECTORS ? stored(t, values[i]) : (double)(float)values[i];
@@ -75,35 +76,35 @@ static tensor drawn(trials *t, const char *name, content of, role is, int64_t ro
     return (tensor){.name = name, .of = of, .is = is, .count = count, .row = row, .values = values};
 }
 
-tensor vectors(trials *t, const char *name, role is, int64_t rows, int64_t row) {
+tensor draw_vectors(trials *t, const char *name, role is, int64_t rows, int64_t row) {
     return drawn(t, name, VECTORS, is, rows, row);
 }
 
-tensor numbers(trials *t, const char *name, role is, int64_t rows, int64_t row) {
+tensor draw_numbers(trials *t, const char *name, role is, int64_t rows, int64_t row) {
     return drawn(t, name, NUMBERS, is, rows, row);
 }
 
-tensor scaled(trials *t, tensor of, double by) {
+tensor scaled_by(trials *t, tensor of, double by) {
     double *values = of.values;
     for (int64_t i = 0; i < of.count; i++)
         values[i] = of.of == VECTORS ? stored(t, by * values[i]) : (double)(float)(by * values[i]);
     return of;
 }
 
-tensor maybe(trials *t, tensor of) {
-    if (between(t, 0, 3) == 0) of.values = NULL;
+tensor perhaps(trials *t, tensor of) {
+    if (draw_between(t, 0, 3) == 0) of.values = NULL;
     return of;
 }
 
-tensor integers(const char *name, content of, role is, int64_t count, void *values) {
+tensor integers_of(const char *name, content of, role is, int64_t count, void *values) {
     return (tensor){.name = name, .of = of, .is = is, .count = count, .values = values};
 }
 
-tensor boundaries(const dr_layout *of) {
-    return integers("boundaries", INT64S, READ, of->sequences + 1, (void *)of->cu_seqlens);
+tensor boundaries_of(const dr_layout *of) {
+    return integers_of("boundaries", INT64S, READ, of->sequences + 1, (void *)of->cu_seqlens);
 }
 
-dr_layout placed(const dr_layout *of, void *at) {
+dr_layout placed_layout(const dr_layout *of, void *at) {
     return (dr_layout){.sequences = of->sequences, .rows = of->rows, .cu_seqlens = at};
 }
 
@@ -157,7 +158,7 @@ static bool get_tensor(dr_backend *b, const tensor *x, const char *at, void *to)
 }
 
 static bool is_untouched(trials *t, dr_backend *b, const char *memory, size_t bytes) {
-    unsigned char *guard = block(t, (int64_t)bytes, 1);
+    unsigned char *guard = draw_block(t, (int64_t)bytes, 1);
     if (b->ops->get(b, guard, memory, bytes) != DR_OK) return false;
     for (size_t i = 0; i < bytes; i++)
         if (guard[i] != untouched) return false;
@@ -171,7 +172,7 @@ static results run_on(trials *t, const call *c, dr_backend *b) {
         const tensor *x = &c->tensors[i];
         if (!x->values) continue;
         const size_t offset = offset_of(b, x), bytes = offset + bytes_of(b, x) + GUARD;
-        unsigned char *fill = block(t, (int64_t)bytes, 1);
+        unsigned char *fill = draw_block(t, (int64_t)bytes, 1);
         memset(fill, untouched, bytes);
         if (b->ops->allocate(b, bytes, &memory[i]) != DR_OK || b->ops->put(b, memory[i], fill, bytes) != DR_OK ||
             !put_tensor(b, x, (char *)memory[i] + offset))
@@ -183,7 +184,7 @@ static results run_on(trials *t, const call *c, dr_backend *b) {
     for (int i = 0; i < MOST_TENSORS; i++) {
         const tensor *x = &c->tensors[i];
         if (!memory[i]) continue;
-        r.of[i] = block(t, x->count + 1, is_float(x) ? sizeof(double) : raw_size(x->of));
+        r.of[i] = draw_block(t, x->count + 1, is_float(x) ? sizeof(double) : raw_size(x->of));
         if (!t->wrong[0] && !get_tensor(b, x, at[i], r.of[i])) wrong(t, "%s: %s does not come back", c->name, x->name);
         if (!t->wrong[0] && b == t->tested) {
             if (!is_untouched(t, b, (char *)at[i] + bytes_of(b, x), GUARD) || !is_untouched(t, b, memory[i], offset_of(b, x)))
@@ -241,17 +242,17 @@ static void compare(trials *t, const call *c, int i, const results *is, const re
               (long long)x->count, (long long)x->row, error, allowed);
 }
 
-void check(trials *t, const call *given) {
+void check_call(trials *t, const call *given) {
     call c = *given;
     results exact, rounded = {{NULL}}, first, again;
     if (t->wrong[0]) return;
-    const bool shifts = between(t, 0, 3) == 0;
-    for (int i = 0; i < MOST_TENSORS; i++) c.tensors[i].shifted = shifts && flip(t);
+    const bool shifts = draw_between(t, 0, 3) == 0;
+    for (int i = 0; i < MOST_TENSORS; i++) c.tensors[i].shifted = shifts && draw_flip(t);
     exact = run_on(t, &c, t->exact);
     if (t->rounded) rounded = run_on(t, &c, t->rounded);
     if (t->vary) t->vary(0);
     first = run_on(t, &c, t->tested);
-    if (t->vary) t->vary(1 + (unsigned)between(t, 0, 1000));
+    if (t->vary) t->vary(1 + (unsigned)draw_between(t, 0, 1000));
     again = run_on(t, &c, t->tested);
     for (int i = 0; i < MOST_TENSORS && !t->wrong[0]; i++) {
         const tensor *x = &c.tensors[i];
@@ -271,7 +272,7 @@ bool network_cases(trials *t, int rounds) {
         for (const network_case *c = lists[list]; c->name; c++)
             for (int round = 0; round < rounds && !t->wrong[0]; round++) {
                 c->draw(t, round);
-                release_blocks(t);
+                release_draws(t);
             }
     return !t->wrong[0];
 }

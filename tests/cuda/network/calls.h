@@ -5,9 +5,10 @@
  *     bf16       a vector's worst row is within twice the error of the reference that stores vectors in bf16, plus that of
  *                float32; a row's error counts beside its own norm, or the mean one where that is larger
  *     integers   are the reference's
- *     again      gives the same bits; what is only read stays, as do the bytes behind every tensor; what is written begins as NaN
+ *     again      gives the same bits; what is only read stays, as do the bytes behind every tensor; what is written begins as
+ * NaN
  *
- * A case draws shapes and values from a generator, describes its call, and hands it to check. */
+ * A case draws shapes and values from a generator, describes its call, and hands it to check_call. */
 #ifndef DR_TESTS_CUDA_NETWORK_CALLS_H
 #define DR_TESTS_CUDA_NETWORK_CALLS_H
 
@@ -50,28 +51,28 @@ typedef struct call {
     dr_status (*run)(const struct call *, dr_backend *, void *const at[MOST_TENSORS]);
 } call;
 
-void check(trials *t, const call *c);
+void check_call(trials *t, const call *c);
 
 /* Memory until the case ends. */
-void *block(trials *t, int64_t count, size_t size);
-void release_blocks(trials *t);
+void *draw_block(trials *t, int64_t count, size_t size);
+void release_draws(trials *t);
 
-int64_t between(trials *t, int64_t least, int64_t most);
-bool flip(trials *t);
+int64_t draw_between(trials *t, int64_t least, int64_t most);
+bool draw_flip(trials *t);
 /* A width of rows, real ones among them: 1 to most. */
-int64_t width(trials *t, int64_t most);
+int64_t draw_width(trials *t, int64_t most);
 /* One to three sequences, packed or equally long. */
-dr_layout layout(trials *t, int64_t most);
+dr_layout draw_layout(trials *t, int64_t most);
 
-tensor vectors(trials *t, const char *name, role is, int64_t rows, int64_t row);
-tensor numbers(trials *t, const char *name, role is, int64_t rows, int64_t row);
-tensor scaled(trials *t, tensor of, double by);
-tensor maybe(trials *t, tensor of);
-tensor integers(const char *name, content of, role is, int64_t count, void *values);
+tensor draw_vectors(trials *t, const char *name, role is, int64_t rows, int64_t row);
+tensor draw_numbers(trials *t, const char *name, role is, int64_t rows, int64_t row);
+tensor scaled_by(trials *t, tensor of, double by);
+tensor perhaps(trials *t, tensor of);
+tensor integers_of(const char *name, content of, role is, int64_t count, void *values);
 /* Boundaries of a packed layout, or a tensor that is not passed. */
-tensor boundaries(const dr_layout *layout);
+tensor boundaries_of(const dr_layout *layout);
 /* The layout with boundaries at `at`. */
-dr_layout placed(const dr_layout *layout, void *at);
+dr_layout placed_layout(const dr_layout *layout, void *at);
 
 static const double forward_tolerance = 3e-6, backward_tolerance = 2e-5, sum_tolerance = 2e-4;
 

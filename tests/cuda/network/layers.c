@@ -21,38 +21,39 @@ OPERATION(grouped_back) {
 
 CASE(products) {
     const bool add = round % 2;
-    const dr_linear l = {between(t, 0, 70), width(t, 128), width(t, 128)};
-    const dr_grouped_linear g = {between(t, 1, 40), between(t, 1, 4), width(t, 64), width(t, 64)};
-    check(t, &(call){.name = "linear",
-                     .descriptor = &l,
-                     .tensors = {vectors(t, "x", READ, l.rows, l.in), vectors(t, "weight", READ, l.out, l.in),
-                                 maybe(t, numbers(t, "bias", READ, 1, l.out)), vectors(t, "y", WRITTEN, l.rows, l.out)},
-                     .run = linear});
-    check(t, &(call){.name = "linear_back",
-                     .descriptor = &l,
-                     .numbers = {add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, l.rows, l.in), vectors(t, "weight", READ, l.out, l.in),
-                                 vectors(t, "d_y", READ, l.rows, l.out),
-                                 maybe(t, vectors(t, "d_x", add ? ADDED : WRITTEN, l.rows, l.in)),
-                                 maybe(t, numbers(t, "d_weight", ADDED, l.out, l.in)),
-                                 maybe(t, numbers(t, "d_bias", ADDED, 1, l.out))},
-                     .run = linear_back});
-    check(t, &(call){.name = "grouped_linear",
-                     .descriptor = &g,
-                     .tensors = {vectors(t, "x", READ, g.rows, g.groups * g.in),
-                                 vectors(t, "weight", READ, g.groups * g.out, g.in),
-                                 vectors(t, "y", WRITTEN, g.rows, g.groups * g.out)},
-                     .run = grouped});
-    check(t, &(call){.name = "grouped_linear_back",
-                     .descriptor = &g,
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, g.rows, g.groups * g.in),
-                                 vectors(t, "weight", READ, g.groups * g.out, g.in),
-                                 vectors(t, "d_y", READ, g.rows, g.groups * g.out),
-                                 maybe(t, vectors(t, "d_x", WRITTEN, g.rows, g.groups * g.in)),
-                                 maybe(t, numbers(t, "d_weight", ADDED, g.groups * g.out, g.in))},
-                     .run = grouped_back});
+    const dr_linear l = {draw_between(t, 0, 70), draw_width(t, 128), draw_width(t, 128)};
+    const dr_grouped_linear g = {draw_between(t, 1, 40), draw_between(t, 1, 4), draw_width(t, 64), draw_width(t, 64)};
+    check_call(t, &(call){.name = "linear",
+                          .descriptor = &l,
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.in), draw_vectors(t, "weight", READ, l.out, l.in),
+                                      perhaps(t, draw_numbers(t, "bias", READ, 1, l.out)),
+                                      draw_vectors(t, "y", WRITTEN, l.rows, l.out)},
+                          .run = linear});
+    check_call(t, &(call){.name = "linear_back",
+                          .descriptor = &l,
+                          .numbers = {add},
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.in), draw_vectors(t, "weight", READ, l.out, l.in),
+                                      draw_vectors(t, "d_y", READ, l.rows, l.out),
+                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, l.rows, l.in)),
+                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, l.out, l.in)),
+                                      perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, l.out))},
+                          .run = linear_back});
+    check_call(t, &(call){.name = "grouped_linear",
+                          .descriptor = &g,
+                          .tensors = {draw_vectors(t, "x", READ, g.rows, g.groups * g.in),
+                                      draw_vectors(t, "weight", READ, g.groups * g.out, g.in),
+                                      draw_vectors(t, "y", WRITTEN, g.rows, g.groups * g.out)},
+                          .run = grouped});
+    check_call(t, &(call){.name = "grouped_linear_back",
+                          .descriptor = &g,
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "x", READ, g.rows, g.groups * g.in),
+                                      draw_vectors(t, "weight", READ, g.groups * g.out, g.in),
+                                      draw_vectors(t, "d_y", READ, g.rows, g.groups * g.out),
+                                      perhaps(t, draw_vectors(t, "d_x", WRITTEN, g.rows, g.groups * g.in)),
+                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, g.groups * g.out, g.in))},
+                          .run = grouped_back});
 }
 
 /* ---- norms --------------------------------------------------------------------------------------------------------------- */
@@ -84,145 +85,151 @@ OPERATION(sum_norm_back) {
 
 CASE(rms_norms) {
     const bool add = round % 2;
-    const int64_t groups = round % 4 == 3 ? between(t, 2, 4) : 1;
-    const dr_rms_norm n = {.rows = groups * between(t, round == 0 ? 0 : 1, 150),
-                           .dim = round == 1 ? 1024 : width(t, 256),
+    const int64_t groups = round % 4 == 3 ? draw_between(t, 2, 4) : 1;
+    const dr_rms_norm n = {.rows = groups * draw_between(t, round == 0 ? 0 : 1, 150),
+                           .dim = round == 1 ? 1024 : draw_width(t, 256),
                            .eps = 1e-6,
                            .gate = (dr_activation)(round % 3),
-                           .gate_first = flip(t),
+                           .gate_first = draw_flip(t),
                            .groups = groups > 1 ? groups : 0,
-                           .weight_offset = flip(t) ? 1 : 0};
-    tensor gate = vectors(t, "gate", READ, n.rows, n.dim), d_gate = vectors(t, "d_gate", WRITTEN, n.rows, n.dim);
+                           .weight_offset = draw_flip(t) ? 1 : 0};
+    tensor gate = draw_vectors(t, "gate", READ, n.rows, n.dim), d_gate = draw_vectors(t, "d_gate", WRITTEN, n.rows, n.dim);
     if (n.gate == DR_ACTIVATION_NONE) gate.values = d_gate.values = NULL;
-    check(t, &(call){.name = "rms_norm",
-                     .descriptor = &n,
-                     .tensors = {vectors(t, "x", READ, n.rows, n.dim), numbers(t, "weight", READ, groups, n.dim), gate,
-                                 vectors(t, "y", WRITTEN, n.rows, n.dim)},
-                     .run = rms});
-    check(t, &(call){.name = "rms_norm_back",
-                     .descriptor = &n,
-                     .numbers = {add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, n.rows, n.dim), numbers(t, "weight", READ, groups, n.dim), gate,
-                                 vectors(t, "d_y", READ, n.rows, n.dim),
-                                 maybe(t, vectors(t, "d_x", add ? ADDED : WRITTEN, n.rows, n.dim)),
-                                 maybe(t, numbers(t, "d_weight", ADDED, groups, n.dim)), d_gate},
-                     .run = rms_back});
+    check_call(t, &(call){.name = "rms_norm",
+                          .descriptor = &n,
+                          .tensors = {draw_vectors(t, "x", READ, n.rows, n.dim), draw_numbers(t, "weight", READ, groups, n.dim),
+                                      gate, draw_vectors(t, "y", WRITTEN, n.rows, n.dim)},
+                          .run = rms});
+    check_call(t, &(call){.name = "rms_norm_back",
+                          .descriptor = &n,
+                          .numbers = {add},
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "x", READ, n.rows, n.dim), draw_numbers(t, "weight", READ, groups, n.dim),
+                                      gate, draw_vectors(t, "d_y", READ, n.rows, n.dim),
+                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, n.rows, n.dim)),
+                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, groups, n.dim)), d_gate},
+                          .run = rms_back});
 }
 
 CASE(other_norms) {
     const bool add = round % 2;
-    const dr_layer_norm n = {between(t, 1, 40), between(t, 1, 3), 1 + width(t, 255), 1e-5};
-    const dr_l2_norm l = {between(t, 0, 100), width(t, 256), 1e-6};
+    const dr_layer_norm n = {draw_between(t, 1, 40), draw_between(t, 1, 3), 1 + draw_width(t, 255), 1e-5};
+    const dr_l2_norm l = {draw_between(t, 0, 100), draw_width(t, 256), 1e-6};
     const int64_t row = n.groups * n.dim;
-    tensor positive = vectors(t, "x", READ, l.rows, l.dim);
+    tensor positive = draw_vectors(t, "x", READ, l.rows, l.dim);
     double *values = positive.values;
     for (int64_t i = 0; i < positive.count; i++) values[i] = values[i] < 0 ? -values[i] : values[i];
-    check(t, &(call){.name = "layer_norm",
-                     .descriptor = &n,
-                     .tensors = {vectors(t, "x", READ, n.rows, row), numbers(t, "weight", READ, 1, row),
-                                 maybe(t, numbers(t, "bias", READ, 1, row)), vectors(t, "y", WRITTEN, n.rows, row)},
-                     .run = layer_norm});
-    check(t, &(call){.name = "layer_norm_back",
-                     .descriptor = &n,
-                     .numbers = {add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, n.rows, row), numbers(t, "weight", READ, 1, row),
-                                 vectors(t, "d_y", READ, n.rows, row),
-                                 maybe(t, vectors(t, "d_x", add ? ADDED : WRITTEN, n.rows, row)),
-                                 maybe(t, numbers(t, "d_weight", ADDED, 1, row)), maybe(t, numbers(t, "d_bias", ADDED, 1, row))},
-                     .run = layer_norm_back});
-    check(t, &(call){.name = "l2_norm",
-                     .descriptor = &l,
-                     .tensors = {vectors(t, "x", READ, l.rows, l.dim), vectors(t, "y", WRITTEN, l.rows, l.dim)},
-                     .run = l2});
-    check(t, &(call){.name = "l2_norm_back",
-                     .descriptor = &l,
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, l.rows, l.dim), vectors(t, "d_y", READ, l.rows, l.dim),
-                                 vectors(t, "d_x", WRITTEN, l.rows, l.dim)},
-                     .run = l2_back});
-    check(t, &(call){.name = "sum_norm",
-                     .numbers = {l.rows, l.dim},
-                     .tensors = {positive, vectors(t, "y", WRITTEN, l.rows, l.dim)},
-                     .run = sum_norm});
-    check(t, &(call){.name = "sum_norm_back",
-                     .numbers = {l.rows, l.dim},
-                     .tolerance = backward_tolerance,
-                     .tensors = {positive, vectors(t, "d_y", READ, l.rows, l.dim), vectors(t, "d_x", WRITTEN, l.rows, l.dim)},
-                     .run = sum_norm_back});
+    check_call(
+        t, &(call){.name = "layer_norm",
+                   .descriptor = &n,
+                   .tensors = {draw_vectors(t, "x", READ, n.rows, row), draw_numbers(t, "weight", READ, 1, row),
+                               perhaps(t, draw_numbers(t, "bias", READ, 1, row)), draw_vectors(t, "y", WRITTEN, n.rows, row)},
+                   .run = layer_norm});
+    check_call(t, &(call){.name = "layer_norm_back",
+                          .descriptor = &n,
+                          .numbers = {add},
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "x", READ, n.rows, row), draw_numbers(t, "weight", READ, 1, row),
+                                      draw_vectors(t, "d_y", READ, n.rows, row),
+                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, n.rows, row)),
+                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, 1, row)),
+                                      perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, row))},
+                          .run = layer_norm_back});
+    check_call(t, &(call){.name = "l2_norm",
+                          .descriptor = &l,
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.dim), draw_vectors(t, "y", WRITTEN, l.rows, l.dim)},
+                          .run = l2});
+    check_call(t, &(call){.name = "l2_norm_back",
+                          .descriptor = &l,
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.dim), draw_vectors(t, "d_y", READ, l.rows, l.dim),
+                                      draw_vectors(t, "d_x", WRITTEN, l.rows, l.dim)},
+                          .run = l2_back});
+    check_call(t, &(call){.name = "sum_norm",
+                          .numbers = {l.rows, l.dim},
+                          .tensors = {positive, draw_vectors(t, "y", WRITTEN, l.rows, l.dim)},
+                          .run = sum_norm});
+    check_call(t, &(call){.name = "sum_norm_back",
+                          .numbers = {l.rows, l.dim},
+                          .tolerance = backward_tolerance,
+                          .tensors = {positive, draw_vectors(t, "d_y", READ, l.rows, l.dim),
+                                      draw_vectors(t, "d_x", WRITTEN, l.rows, l.dim)},
+                          .run = sum_norm_back});
 }
 
 /* ---- convolution and token shift ----------------------------------------------------------------------------------------- */
 
 OPERATION(conv) {
     dr_conv of = *(const dr_conv *)c->descriptor;
-    of.layout = placed(&of.layout, at[0]);
+    of.layout = placed_layout(&of.layout, at[0]);
     return b->ops->conv_forward(b, &of, at[1], at[2], at[3], at[4], at[5], at[6]);
 }
 OPERATION(conv_back) {
     dr_conv of = *(const dr_conv *)c->descriptor;
-    of.layout = placed(&of.layout, at[0]);
+    of.layout = placed_layout(&of.layout, at[0]);
     return b->ops->conv_backward(b, &of, at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]);
 }
 
 CASE(convolutions) {
-    const dr_conv n = {layout(t, round == 0 ? 5 : 90), round == 1 ? 256 : width(t, 128), round % 3 ? 4 : between(t, 1, 8),
-                       (dr_activation)(round % 2)};
+    const dr_conv n = {draw_layout(t, round == 0 ? 5 : 90), round == 1 ? 256 : draw_width(t, 128),
+                       round % 3 ? 4 : draw_between(t, 1, 8), (dr_activation)(round % 2)};
     const int64_t rows = n.layout.rows, row = n.channels, kept = n.layout.sequences * (n.width - 1);
-    check(t, &(call){.name = "conv",
-                     .descriptor = &n,
-                     .tensors = {boundaries(&n.layout), vectors(t, "x", READ, rows, row),
-                                 numbers(t, "weight", READ, row, n.width), maybe(t, numbers(t, "bias", READ, 1, row)),
-                                 maybe(t, numbers(t, "initial", READ, kept, row)), vectors(t, "y", WRITTEN, rows, row),
-                                 maybe(t, numbers(t, "final", WRITTEN, kept, row))},
-                     .run = conv});
-    check(t, &(call){.name = "conv_back",
-                     .descriptor = &n,
-                     .tolerance = backward_tolerance,
-                     .tensors = {boundaries(&n.layout), vectors(t, "x", READ, rows, row),
-                                 numbers(t, "weight", READ, row, n.width), maybe(t, numbers(t, "bias", READ, 1, row)),
-                                 maybe(t, numbers(t, "initial", READ, kept, row)), vectors(t, "d_y", READ, rows, row),
-                                 maybe(t, vectors(t, "d_x", WRITTEN, rows, row)),
-                                 maybe(t, numbers(t, "d_weight", ADDED, row, n.width)),
-                                 maybe(t, numbers(t, "d_bias", ADDED, 1, row))},
-                     .run = conv_back});
+    check_call(
+        t,
+        &(call){.name = "conv",
+                .descriptor = &n,
+                .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, row),
+                            draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),
+                            perhaps(t, draw_numbers(t, "initial", READ, kept, row)), draw_vectors(t, "y", WRITTEN, rows, row),
+                            perhaps(t, draw_numbers(t, "final", WRITTEN, kept, row))},
+                .run = conv});
+    check_call(
+        t, &(call){.name = "conv_back",
+                   .descriptor = &n,
+                   .tolerance = backward_tolerance,
+                   .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, row),
+                               draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),
+                               perhaps(t, draw_numbers(t, "initial", READ, kept, row)), draw_vectors(t, "d_y", READ, rows, row),
+                               perhaps(t, draw_vectors(t, "d_x", WRITTEN, rows, row)),
+                               perhaps(t, draw_numbers(t, "d_weight", ADDED, row, n.width)),
+                               perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, row))},
+                   .run = conv_back});
 }
 
 OPERATION(shift) {
     dr_token_shift of = *(const dr_token_shift *)c->descriptor;
-    of.layout = placed(&of.layout, at[0]);
+    of.layout = placed_layout(&of.layout, at[0]);
     return b->ops->token_shift_forward(b, &of, at[1], at[2], at[3], at[4], at[5]);
 }
 OPERATION(shift_back) {
     dr_token_shift of = *(const dr_token_shift *)c->descriptor;
-    of.layout = placed(&of.layout, at[0]);
+    of.layout = placed_layout(&of.layout, at[0]);
     return b->ops->token_shift_backward(b, &of, at[1], at[2], at[3], at[4], at[5], c->numbers[0], at[6]);
 }
 
 CASE(shifts) {
     const bool add = round % 2;
-    const dr_token_shift n = {layout(t, 20), width(t, 64), between(t, 1, 6)};
+    const dr_token_shift n = {draw_layout(t, 20), draw_width(t, 64), draw_between(t, 1, 6)};
     const int64_t rows = n.layout.rows, states = n.layout.sequences;
-    check(t, &(call){.name = "token_shift",
-                     .descriptor = &n,
-                     .tensors = {boundaries(&n.layout), vectors(t, "x", READ, rows, n.dim),
-                                 numbers(t, "factors", READ, n.mixes, n.dim),
-                                 maybe(t, numbers(t, "initial", READ, states, n.dim)),
-                                 vectors(t, "y", WRITTEN, n.mixes * rows, n.dim),
-                                 maybe(t, numbers(t, "final", WRITTEN, states, n.dim))},
-                     .run = shift});
-    check(t, &(call){.name = "token_shift_back",
-                     .descriptor = &n,
-                     .numbers = {add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {boundaries(&n.layout), vectors(t, "x", READ, rows, n.dim),
-                                 numbers(t, "factors", READ, n.mixes, n.dim),
-                                 maybe(t, numbers(t, "initial", READ, states, n.dim)),
-                                 vectors(t, "d_y", READ, n.mixes * rows, n.dim),
-                                 maybe(t, vectors(t, "d_x", add ? ADDED : WRITTEN, rows, n.dim)),
-                                 maybe(t, numbers(t, "d_factors", ADDED, n.mixes, n.dim))},
-                     .run = shift_back});
+    check_call(t, &(call){.name = "token_shift",
+                          .descriptor = &n,
+                          .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, n.dim),
+                                      draw_numbers(t, "factors", READ, n.mixes, n.dim),
+                                      perhaps(t, draw_numbers(t, "initial", READ, states, n.dim)),
+                                      draw_vectors(t, "y", WRITTEN, n.mixes * rows, n.dim),
+                                      perhaps(t, draw_numbers(t, "final", WRITTEN, states, n.dim))},
+                          .run = shift});
+    check_call(t, &(call){.name = "token_shift_back",
+                          .descriptor = &n,
+                          .numbers = {add},
+                          .tolerance = backward_tolerance,
+                          .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, n.dim),
+                                      draw_numbers(t, "factors", READ, n.mixes, n.dim),
+                                      perhaps(t, draw_numbers(t, "initial", READ, states, n.dim)),
+                                      draw_vectors(t, "d_y", READ, n.mixes * rows, n.dim),
+                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, rows, n.dim)),
+                                      perhaps(t, draw_numbers(t, "d_factors", ADDED, n.mixes, n.dim))},
+                          .run = shift_back});
 }
 
 /* ---- gates --------------------------------------------------------------------------------------------------------------- */
@@ -235,44 +242,47 @@ OPERATION(gate_back) {
 }
 
 static tensor of_kind(trials *t, dr_kind kind, const char *name, role is, int64_t rows, int64_t row) {
-    return kind == DR_VECTOR ? vectors(t, name, is, rows, row) : numbers(t, name, is, rows, row);
+    return kind == DR_VECTOR ? draw_vectors(t, name, is, rows, row) : draw_numbers(t, name, is, rows, row);
 }
 
 CASE(gates) {
     for (int kind = DR_GATE_SIGMOID; kind <= DR_GATE_IDENTITY; kind++) {
-        const bool add = flip(t), bounded = kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
+        const bool add = draw_flip(t), bounded = kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
         const bool decays = bounded || kind == DR_GATE_LOG_DECAY;
         const dr_gate g = {.kind = (dr_gate_kind)kind,
-                           .rows = between(t, round == 0 ? 0 : 1, 100),
-                           .heads = between(t, 1, 4),
-                           .dim = flip(t) ? 1 : width(t, 64),
+                           .rows = draw_between(t, round == 0 ? 0 : 1, 100),
+                           .heads = draw_between(t, 1, 4),
+                           .dim = draw_flip(t) ? 1 : draw_width(t, 64),
                            .multiplier = kind == DR_GATE_LOG_SIGMOID ? 1.0 / 16 : 2,
-                           .shift = flip(t) ? 0.5 : 0,
-                           .lower_bound = bounded ? -5 : round % 3 == 2 ? 0.2 : 0,
+                           .shift = draw_flip(t) ? 0.5 : 0,
+                           .lower_bound = bounded          ? -5
+                                          : round % 3 == 2 ? 0.2
+                                                           : 0,
                            .upper_bound = !bounded && round % 3 == 2 ? 1.5 : 0,
-                           .a_log_per_channel = flip(t),
-                           .from = flip(t) ? DR_VECTOR : DR_NUMBER,
-                           .to = flip(t) ? DR_VECTOR : DR_NUMBER};
+                           .a_log_per_channel = draw_flip(t),
+                           .from = draw_flip(t) ? DR_VECTOR : DR_NUMBER,
+                           .to = draw_flip(t) ? DR_VECTOR : DR_NUMBER};
         const int64_t row = g.heads * g.dim, parameters = g.a_log_per_channel ? row : g.heads;
-        tensor a_log = numbers(t, "A_log", READ, 1, parameters), d_a_log = maybe(t, numbers(t, "d_A_log", ADDED, 1, parameters));
-        tensor bias = maybe(t, numbers(t, "bias", READ, 1, row));
+        tensor a_log = draw_numbers(t, "A_log", READ, 1, parameters),
+               d_a_log = perhaps(t, draw_numbers(t, "d_A_log", ADDED, 1, parameters));
+        tensor bias = perhaps(t, draw_numbers(t, "bias", READ, 1, row));
         if (!decays) a_log.values = d_a_log.values = NULL;
-        check(t, &(call){.name = "gate",
-                         .descriptor = &g,
-                         .tolerance = backward_tolerance,
-                         .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
-                                     of_kind(t, g.to, "y", WRITTEN, g.rows, row)},
-                         .run = gate});
-        check(t, &(call){.name = "gate_back",
-                         .descriptor = &g,
-                         .numbers = {add},
-                         .tolerance = backward_tolerance,
-                         .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
-                                     of_kind(t, g.to, "d_y", READ, g.rows, row),
-                                     maybe(t, of_kind(t, g.from, "d_x", add ? ADDED : WRITTEN, g.rows, row)), d_a_log,
-                                     maybe(t, numbers(t, "d_bias", ADDED, 1, row))},
-                         .run = gate_back});
-        release_blocks(t);
+        check_call(t, &(call){.name = "gate",
+                              .descriptor = &g,
+                              .tolerance = backward_tolerance,
+                              .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
+                                          of_kind(t, g.to, "y", WRITTEN, g.rows, row)},
+                              .run = gate});
+        check_call(t, &(call){.name = "gate_back",
+                              .descriptor = &g,
+                              .numbers = {add},
+                              .tolerance = backward_tolerance,
+                              .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
+                                          of_kind(t, g.to, "d_y", READ, g.rows, row),
+                                          perhaps(t, of_kind(t, g.from, "d_x", add ? ADDED : WRITTEN, g.rows, row)), d_a_log,
+                                          perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, row))},
+                              .run = gate_back});
+        release_draws(t);
     }
 }
 
@@ -309,39 +319,36 @@ OPERATION(add_scaled) {
 /* A call of vectors of one length: what is read, then what is written. */
 static void check_elements(trials *t, const char *name, const void *descriptor, int function, int64_t count, int reads,
                            int writes, dr_status (*run)(const call *, dr_backend *, void *const[])) {
-    call c = {.name = name,
-              .descriptor = descriptor,
-              .numbers = {function, count},
-              .tolerance = backward_tolerance,
-              .run = run};
-    for (int i = 0; i < reads; i++) c.tensors[i] = vectors(t, "an input", READ, 1, count);
-    for (int i = reads; i < reads + writes; i++) c.tensors[i] = vectors(t, "a result", WRITTEN, 1, count);
-    check(t, &c);
+    call c = {
+        .name = name, .descriptor = descriptor, .numbers = {function, count}, .tolerance = backward_tolerance, .run = run};
+    for (int i = 0; i < reads; i++) c.tensors[i] = draw_vectors(t, "an input", READ, 1, count);
+    for (int i = reads; i < reads + writes; i++) c.tensors[i] = draw_vectors(t, "a result", WRITTEN, 1, count);
+    check_call(t, &c);
 }
 
 CASE(elements) {
-    const dr_bound limit = {1.5, -1, flip(t) ? 0.75 : 2};
+    const dr_bound limit = {1.5, -1, draw_flip(t) ? 0.75 : 2};
     for (int f = 0; f < DR_FUNCTIONS; f++) {
-        const int64_t count = round == 0 ? f : flip(t) ? between(t, 1, 3000) : 8 * between(t, 1, 300);
+        const int64_t count = round == 0 ? f : draw_flip(t) ? draw_between(t, 1, 3000) : 8 * draw_between(t, 1, 300);
         check_elements(t, "apply", NULL, f, count, 1, 1, apply);
         check_elements(t, "apply_back", NULL, f, count, 2, 1, apply_back);
         check_elements(t, "gated", NULL, f, count, 2, 1, gated);
         check_elements(t, "gated_back", NULL, f, count, 3, 2, gated_back);
-        release_blocks(t);
+        release_draws(t);
     }
-    const int64_t count = flip(t) ? between(t, 1, 3000) : 8 * between(t, 1, 300);
+    const int64_t count = draw_flip(t) ? draw_between(t, 1, 3000) : 8 * draw_between(t, 1, 300);
     check_elements(t, "swiglu", NULL, 0, count, 2, 1, swiglu);
     check_elements(t, "swiglu_back", NULL, 0, count, 3, 2, swiglu_back);
     check_elements(t, "bound", &limit, 0, count, 1, 1, bound);
     check_elements(t, "bound_back", &limit, 0, count, 2, 1, bound_back);
-    check(t, &(call){.name = "add",
-                     .numbers = {DR_VECTOR, count},
-                     .tensors = {vectors(t, "x", READ, 1, count), vectors(t, "y", ADDED, 1, count)},
-                     .run = add_scaled});
-    check(t, &(call){.name = "add of numbers",
-                     .numbers = {DR_NUMBER, count},
-                     .tensors = {numbers(t, "x", READ, 1, count), numbers(t, "y", ADDED, 1, count)},
-                     .run = add_scaled});
+    check_call(t, &(call){.name = "add",
+                          .numbers = {DR_VECTOR, count},
+                          .tensors = {draw_vectors(t, "x", READ, 1, count), draw_vectors(t, "y", ADDED, 1, count)},
+                          .run = add_scaled});
+    check_call(t, &(call){.name = "add of numbers",
+                          .numbers = {DR_NUMBER, count},
+                          .tensors = {draw_numbers(t, "x", READ, 1, count), draw_numbers(t, "y", ADDED, 1, count)},
+                          .run = add_scaled});
 }
 
 OPERATION(blend) {
@@ -353,22 +360,23 @@ OPERATION(blend_back) {
 }
 
 CASE(blends) {
-    const bool shared = round % 2, add = flip(t);
-    const int64_t rows = between(t, 1, 90), dim = width(t, 64);
-    const tensor factor = numbers(t, "factor", READ, shared ? 1 : rows, dim);
-    check(t, &(call){.name = "blend",
-                     .numbers = {rows, dim, shared},
-                     .tensors = {vectors(t, "x", READ, rows, dim), vectors(t, "z", READ, rows, dim), factor,
-                                 vectors(t, "y", WRITTEN, rows, dim)},
-                     .run = blend});
-    check(t, &(call){.name = "blend_back",
-                     .numbers = {rows, dim, shared, add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "x", READ, rows, dim), vectors(t, "z", READ, rows, dim), factor,
-                                 vectors(t, "d_y", READ, rows, dim), maybe(t, vectors(t, "d_x", WRITTEN, rows, dim)),
-                                 maybe(t, vectors(t, "d_z", add ? ADDED : WRITTEN, rows, dim)),
-                                 maybe(t, numbers(t, "d_factor", shared ? ADDED : WRITTEN, shared ? 1 : rows, dim))},
-                     .run = blend_back});
+    const bool shared = round % 2, add = draw_flip(t);
+    const int64_t rows = draw_between(t, 1, 90), dim = draw_width(t, 64);
+    const tensor factor = draw_numbers(t, "factor", READ, shared ? 1 : rows, dim);
+    check_call(t, &(call){.name = "blend",
+                          .numbers = {rows, dim, shared},
+                          .tensors = {draw_vectors(t, "x", READ, rows, dim), draw_vectors(t, "z", READ, rows, dim), factor,
+                                      draw_vectors(t, "y", WRITTEN, rows, dim)},
+                          .run = blend});
+    check_call(
+        t, &(call){.name = "blend_back",
+                   .numbers = {rows, dim, shared, add},
+                   .tolerance = backward_tolerance,
+                   .tensors = {draw_vectors(t, "x", READ, rows, dim), draw_vectors(t, "z", READ, rows, dim), factor,
+                               draw_vectors(t, "d_y", READ, rows, dim), perhaps(t, draw_vectors(t, "d_x", WRITTEN, rows, dim)),
+                               perhaps(t, draw_vectors(t, "d_z", add ? ADDED : WRITTEN, rows, dim)),
+                               perhaps(t, draw_numbers(t, "d_factor", shared ? ADDED : WRITTEN, shared ? 1 : rows, dim))},
+                   .run = blend_back});
 }
 
 /* ---- heads --------------------------------------------------------------------------------------------------------------- */
@@ -392,46 +400,56 @@ OPERATION(bonus_back) {
 }
 
 CASE(heads) {
-    const bool shared = round % 2, add = flip(t);
-    const int64_t rows = between(t, 1, 80), heads = between(t, 1, 4), dim = width(t, 128), row = heads * dim;
-    const tensor factor = numbers(t, "factor", READ, shared ? 1 : rows, heads);
-    check(t, &(call){.name = "scale_heads",
-                     .numbers = {rows, heads, dim, shared, add},
-                     .tensors = {factor, vectors(t, "x", READ, rows, row), vectors(t, "y", add ? ADDED : WRITTEN, rows, row)},
-                     .run = scale});
-    check(t, &(call){.name = "scale_heads_back",
-                     .numbers = {rows, heads, dim, shared, add},
-                     .tolerance = backward_tolerance,
-                     .tensors = {factor, vectors(t, "x", READ, rows, row), vectors(t, "d_y", READ, rows, row),
-                                 maybe(t, numbers(t, "d_factor", shared ? ADDED : WRITTEN, shared ? 1 : rows, heads)),
-                                 maybe(t, vectors(t, "d_x", add ? ADDED : WRITTEN, rows, row))},
-                     .run = scale_back});
-    const int64_t wide = row + 8 * between(t, 0, 2) + round % 2;
+    const bool shared = round % 2, add = draw_flip(t);
+    const int64_t rows = draw_between(t, 1, 80), heads = draw_between(t, 1, 4), dim = draw_width(t, 128), row = heads * dim;
+    const tensor factor = draw_numbers(t, "factor", READ, shared ? 1 : rows, heads);
+    check_call(t, &(call){.name = "scale_heads",
+                          .numbers = {rows, heads, dim, shared, add},
+                          .tensors = {factor, draw_vectors(t, "x", READ, rows, row),
+                                      draw_vectors(t, "y", add ? ADDED : WRITTEN, rows, row)},
+                          .run = scale});
+    check_call(t,
+               &(call){.name = "scale_heads_back",
+                       .numbers = {rows, heads, dim, shared, add},
+                       .tolerance = backward_tolerance,
+                       .tensors = {factor, draw_vectors(t, "x", READ, rows, row), draw_vectors(t, "d_y", READ, rows, row),
+                                   perhaps(t, draw_numbers(t, "d_factor", shared ? ADDED : WRITTEN, shared ? 1 : rows, heads)),
+                                   perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, rows, row))},
+                       .run = scale_back});
+    const int64_t wide = row + 8 * draw_between(t, 0, 2) + round % 2;
     const dr_copy_heads n = {rows, heads, dim, wide, round % 4 == 1 ? 0 : dim, wide, round % 4 == 2 ? 0 : dim};
-    check(t, &(call){.name = "copy_heads",
-                     .descriptor = &n,
-                     .tensors = {vectors(t, "x", READ, rows, wide), vectors(t, "y", ADDED, rows, wide)},
-                     .run = copy_parts});
-    const dr_bonus o = {rows, heads, width(t, 64), width(t, 64)};
+    check_call(t, &(call){.name = "copy_heads",
+                          .descriptor = &n,
+                          .tensors = {draw_vectors(t, "x", READ, rows, wide), draw_vectors(t, "y", ADDED, rows, wide)},
+                          .run = copy_parts});
+    const dr_bonus o = {rows, heads, draw_width(t, 64), draw_width(t, 64)};
     const int64_t keys = heads * o.key_size, values = heads * o.value_size;
-    check(t, &(call){.name = "bonus",
-                     .descriptor = &o,
-                     .tensors = {vectors(t, "r", READ, rows, keys), vectors(t, "k", READ, rows, keys),
-                                 numbers(t, "u", READ, 1, keys), vectors(t, "v", READ, rows, values),
-                                 vectors(t, "y", ADDED, rows, values)},
-                     .run = bonus});
-    check(t, &(call){.name = "bonus_back",
-                     .descriptor = &o,
-                     .tolerance = backward_tolerance,
-                     .tensors = {vectors(t, "r", READ, rows, keys), vectors(t, "k", READ, rows, keys),
-                                 numbers(t, "u", READ, 1, keys), vectors(t, "v", READ, rows, values),
-                                 vectors(t, "d_y", READ, rows, values), maybe(t, vectors(t, "d_r", ADDED, rows, keys)),
-                                 maybe(t, vectors(t, "d_k", ADDED, rows, keys)), maybe(t, numbers(t, "d_u", ADDED, 1, keys)),
-                                 maybe(t, vectors(t, "d_v", ADDED, rows, values))},
-                     .run = bonus_back});
+    check_call(t, &(call){.name = "bonus",
+                          .descriptor = &o,
+                          .tensors = {draw_vectors(t, "r", READ, rows, keys), draw_vectors(t, "k", READ, rows, keys),
+                                      draw_numbers(t, "u", READ, 1, keys), draw_vectors(t, "v", READ, rows, values),
+                                      draw_vectors(t, "y", ADDED, rows, values)},
+                          .run = bonus});
+    check_call(t, &(call){.name = "bonus_back",
+                          .descriptor = &o,
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "r", READ, rows, keys), draw_vectors(t, "k", READ, rows, keys),
+                                      draw_numbers(t, "u", READ, 1, keys), draw_vectors(t, "v", READ, rows, values),
+                                      draw_vectors(t, "d_y", READ, rows, values),
+                                      perhaps(t, draw_vectors(t, "d_r", ADDED, rows, keys)),
+                                      perhaps(t, draw_vectors(t, "d_k", ADDED, rows, keys)),
+                                      perhaps(t, draw_numbers(t, "d_u", ADDED, 1, keys)),
+                                      perhaps(t, draw_vectors(t, "d_v", ADDED, rows, values))},
+                          .run = bonus_back});
 }
 
-const network_case layer_cases[] = {{"products", products},         {"rms norms", rms_norms}, {"other norms", other_norms},
-                                    {"convolutions", convolutions}, {"token shift", shifts},  {"gates", gates},
-                                    {"elements", elements},         {"blend", blends},        {"heads", heads},
+const network_case layer_cases[] = {{"products", products},
+                                    {"rms norms", rms_norms},
+                                    {"other norms", other_norms},
+                                    {"convolutions", convolutions},
+                                    {"token shift", shifts},
+                                    {"gates", gates},
+                                    {"elements", elements},
+                                    {"blend", blends},
+                                    {"heads", heads},
                                     {NULL, NULL}};

@@ -24,8 +24,7 @@ static __device__ const T *row_at(const forward_call<T> &call, const dr_attentio
                                   const dr_side<T> &own, const T *remembered) {
     if (position >= past) return own.at + dr_key_row(call.shape, place, position - past) * own.size;
     const int64_t slot = call.slot ? call.slot[place.of.index] : place.of.index;
-    return remembered +
-           ((slot * call.capacity + position % call.capacity) * call.shape.key_heads + place.key_head) * own.size;
+    return remembered + ((slot * call.capacity + position % call.capacity) * call.shape.key_heads + place.key_head) * own.size;
 }
 
 /* Of the two rows of a lane. */
@@ -137,21 +136,22 @@ dr_status dr_cuda_attention_forward(dr_backend *backend, const dr_attention *of,
     DR_NETWORK_ENTER(backend);
     const int64_t chunks = dr_blocks_of(of->value_size, CHUNK), tiles = dr_attention_tiles(*of, of->heads / of->key_heads);
     if (of->layout.rows == 0) return DR_OK;
-    DR_NETWORK_TYPE(backend, T, forward_call<T> call = {}; call.shape = dr_attention_shape_of(*of);
-                    call.q = {(const T *)q, of->key_size}, call.k = {(const T *)k, of->key_size};
-                    call.v = {(const T *)v, of->value_size}; if (memory) {
-                        call.past_keys = (const T *)memory->keys, call.past_values = (const T *)memory->values;
-                        call.capacity = memory->capacity, call.past = memory->past, call.slot = memory->slot;
-                    } call.o = (T *)o;
-                    call.log_sums = (float *)log_sums, call.chunks = chunks;
-                    call.wide = dr_can_be_wide(dr_wide<T>(), of->key_size | of->value_size, q, k, v, call.past_keys,
-                                               call.past_values);
-                    const int bytes = 3 * dr_tile_bytes<T>();
-                    return dr_cuda_launch("attention", of->value_size <= DR_TILE ? attention<8, T> : attention<16, T>,
-                                          {tiles, of->key_heads, chunks}, DR_TILE_THREADS, bytes, gpu->stream, call))
+    DR_NETWORK_TYPE(
+        backend, T, forward_call<T> call = {}; call.shape = dr_attention_shape_of(*of);
+        call.q = {(const T *)q, of->key_size}, call.k = {(const T *)k, of->key_size}; call.v = {(const T *)v, of->value_size};
+        if (memory) {
+            call.past_keys = (const T *)memory->keys, call.past_values = (const T *)memory->values;
+            call.capacity = memory->capacity, call.past = memory->past, call.slot = memory->slot;
+        } call.o = (T *)o;
+        call.log_sums = (float *)log_sums, call.chunks = chunks;
+        call.wide = dr_can_be_wide(dr_wide<T>, of->key_size | of->value_size, q, k, v, call.past_keys, call.past_values);
+        const int bytes = 3 * dr_tile_bytes<T>();
+        return dr_cuda_launch("attention", of->value_size <= DR_TILE ? attention<8, T> : attention<16, T>,
+                              {tiles, of->key_heads, chunks}, DR_TILE_THREADS, bytes, gpu->stream, call))
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* The last `capacity` tokens of each sequence go to their places. */
 template <typename T> struct append_call {
@@ -175,8 +175,8 @@ static dr_status append(dr_backend *backend, const dr_cuda *gpu, const dr_attent
                         int64_t size, const void *from, void *to) {
     const int64_t row = of->key_heads * size;
     DR_NETWORK_INSTANCE(backend, row, (from, to), T, N,
-                        const append_call<T> call = {dr_layout_on_device(of->layout), row,         memory->capacity, memory->past,
-                                                     memory->slot,                    (const T *)from, (T *)to};
+                        const append_call<T> call = {dr_layout_on_device(of->layout), row, memory->capacity, memory->past,
+                                                     memory->slot, (const T *)from, (T *)to};
                         return dr_run_each<N>(gpu, "attention_append", of->layout.rows * row, call))
 }
 

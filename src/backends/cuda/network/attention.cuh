@@ -1,8 +1,9 @@
 /* What the kernels of softmax attention share (ops/attention.h).
  *
- * A tile is 64 rows of one side: queries, which are the heads of some tokens that share a key head, row r being head r % group of
- * token r / group of the sequence; or keys, one a token. Tiles begin at multiples of 64 rows counted from a sequence's start, so
- * that a token's result does not depend on what else is in the call. Products of two tiles go in depths of 64 channels. */
+ * A tile is 64 rows of one side: queries, which are the heads of some tokens that share a key head, row r being head r % group
+ * of token r / group of the sequence; or keys, one a token. Tiles begin at multiples of 64 rows counted from a sequence's
+ * start, so that a token's result does not depend on what else is in the call. Products of two tiles go in depths of 64
+ * channels. */
 #ifndef DR_CUDA_NETWORK_ATTENTION_CUH
 #define DR_CUDA_NETWORK_ATTENTION_CUH
 
@@ -23,12 +24,8 @@ typedef struct {
 } dr_attention_shape;
 
 static inline dr_attention_shape dr_attention_shape_of(const dr_attention &attention) {
-    return {dr_layout_on_device(attention.layout),
-            attention.heads,
-            attention.key_heads,
-            attention.heads / attention.key_heads,
-            attention.window,
-            (float)attention.scale};
+    return {dr_layout_on_device(attention.layout), attention.heads,  attention.key_heads,
+            attention.heads / attention.key_heads, attention.window, (float)attention.scale};
 }
 
 /* Where a block works: rows `first` to `first` + 63 of a sequence's side of `rows` rows. */
@@ -70,7 +67,7 @@ static __device__ inline int64_t dr_key_row(const dr_attention_shape &shape, con
  * a channel. row_at(r): where row r of the tile begins, NULL: it is zero. wide: rows begin at 16 bytes and so do channels. */
 template <typename T, typename F>
 static __device__ inline void dr_load_side(T *tile, int64_t size, int64_t channel, bool turned, bool wide, const F &row_at) {
-    constexpr int N = dr_wide<T>();
+    constexpr int N = dr_wide<T>;
     const int each = wide ? N : 1, loads = DR_TILE / each;
     for (int n = (int)threadIdx.x; n < DR_TILE * loads; n += DR_TILE_THREADS) {
         const int row = n / loads, column = n % loads * each;

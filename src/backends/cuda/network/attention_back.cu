@@ -96,8 +96,8 @@ static __global__ void __launch_bounds__(DR_TILE_THREADS) attention_back(const _
             for (int i = 0; i < 4; i++) {
                 const int64_t mine = place.first + warp * 16 + dr_tile_row(i), theirs = at + dr_tile_column(nb, i);
                 const int64_t query = queries ? mine : theirs, key = queries ? theirs : mine, token = query / group;
-                const bool seen = mine < place.rows && theirs < others && key <= token &&
-                                  (shape.window == 0 || key > token - shape.window);
+                const bool seen =
+                    mine < place.rows && theirs < others && key <= token && (shape.window == 0 || key > token - shape.window);
                 float weight = 0;
                 if (seen) {
                     const int64_t row = query_row(query);
@@ -158,6 +158,6 @@ dr_status dr_cuda_attention_backward(dr_backend *backend, const dr_attention *of
                     call.q = {(const T *)q, of->key_size}, call.k = {(const T *)k, of->key_size};
                     call.v = {(const T *)v, of->value_size}, call.d_o = {(const T *)d_o, of->value_size};
                     call.log_sums = (const float *)log_sums, call.along = along;
-                    call.wide = dr_can_be_wide(dr_wide<T>(), of->key_size | of->value_size, q, k, v, d_o);
+                    call.wide = dr_can_be_wide(dr_wide<T>, of->key_size | of->value_size, q, k, v, d_o);
                     return backward(gpu, of, call, o, along, d_q, d_k, d_v))
 }

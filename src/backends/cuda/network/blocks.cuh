@@ -4,7 +4,8 @@
 
 #include "backends/cuda/device/lanes.cuh"
 
-/* join(a, b) of all threads' values, to all of them. shared: a value a thread; it may be used again when all have the result. */
+/* join(a, b) of all threads' values, to all of them. shared: a value a thread; it may be used again when all have the result.
+ */
 template <int THREADS, typename V, typename F>
 static __device__ inline V dr_join_threads(V mine, V (&shared_values)[THREADS], const F &join) {
     __syncthreads();

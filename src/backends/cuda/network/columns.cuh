@@ -48,9 +48,7 @@ typedef struct {
     int64_t step, fold;
 } dr_column_target;
 
-template <int K> struct dr_column_targets {
-    dr_column_target of[K];
-};
+template <int K> struct dr_column_targets { dr_column_target of[K]; };
 
 /* A thread adds up a target's element. */
 template <int K>

@@ -10,7 +10,6 @@
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/sequences.cuh"
 
-
 #define TAPS _Pragma("unroll") for (int w = 0; w < W; w++)
 
 enum { THREADS = 128, STRETCH = 64, FEW = 4, MOST = 16 }; /* STRETCH: tokens of a thread; FEW, MOST: taps of the instances */
@@ -42,15 +41,14 @@ template <typename T> struct conv_call {
     }
 };
 
-template <int N, int W> static __device__ dr_floats<N> convolved(const dr_floats<N> (&tap)[W], const dr_floats<N> (&window)[W],
-                                                                 dr_floats<N> u) {
+template <int N, int W>
+static __device__ dr_floats<N> convolved(const dr_floats<N> (&tap)[W], const dr_floats<N> (&window)[W], dr_floats<N> u) {
     TAPS EACH u.at[n] += tap[w].at[n] * window[w].at[n];
     return u;
 }
 
 /* Where a thread works; false: nowhere. */
-template <int N, typename T>
-static __device__ bool place_of(const conv_call<T> &call, int64_t *stretch, int64_t *channel) {
+template <int N, typename T> static __device__ bool place_of(const conv_call<T> &call, int64_t *stretch, int64_t *channel) {
     const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x, loads = call.channels / N;
     *stretch = index / loads;
     *channel = index % loads * N;
@@ -85,8 +83,7 @@ static __global__ void __launch_bounds__(THREADS) conv_final(const __grid_consta
     const dr_span of = dr_span_at(call.layout, index / call.channels);
     const int kept = call.width - 1;
     for (int j = 0; j < kept; j++)
-        final[(of.index * kept + j) * call.channels + channel] =
-            call.template input<1>(of, of.end - kept + j, channel).at[0];
+        final[(of.index * kept + j) * call.channels + channel] = call.template input<1>(of, of.end - kept + j, channel).at[0];
 }
 
 template <int N, int W, typename T>
@@ -129,7 +126,8 @@ static __global__ void __launch_bounds__(THREADS) conv_backward(const __grid_con
     EACH to[W * call.channels + n] = d_constant.at[n];
 }
 
-/* ---- on the host ---------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ----------------------------------------------------------------------------------------------------------
+ */
 
 template <typename T>
 static conv_call<T> call_of(const dr_conv *conv, const void *x, const void *weight, const void *bias, const void *initial) {
@@ -174,12 +172,11 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
     DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-                    const bool wide = conv->width <= FEW && dr_can_be_wide(dr_wide<T>(), conv->channels, x, y, bias, initial);
-                    DR_TRY((wide ? forward<dr_wide<T>(), FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
-                    if (!final || conv->width == 1) return DR_OK;
-                    return dr_cuda_launch("conv_final", conv_final<T>,
-                                          {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS, 0,
-                                          gpu->stream, call, (float *)final))
+                    const bool wide = conv->width <= FEW && dr_can_be_wide(dr_wide<T>, conv->channels, x, y, bias, initial);
+                    DR_TRY((wide ? forward<dr_wide<T>, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
+                    if (!final || conv->width == 1) return DR_OK; return dr_cuda_launch(
+                        "conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS,
+                        0, gpu->stream, call, (float *) final))
 }
 
 dr_status dr_cuda_conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
@@ -188,8 +185,9 @@ dr_status dr_cuda_conv_backward(dr_backend *backend, const dr_conv *conv, const 
     DR_TRY(check(conv));
     DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.d_y = (const T *)d_y;
                     call.d_x = (T *)d_x;
-                    if (conv->width <= FEW &&
-                        dr_can_be_wide(dr_wide<T>(), conv->channels, x, d_y, d_x, bias, initial)) return
-                        backward<dr_wide<T>(), FEW>(backend, gpu, call, (float *)d_weight, (float *)d_bias);
+                    if (conv->width <= FEW && dr_can_be_wide(dr_wide<T>, conv->channels, x, d_y, d_x, bias,
+                                                             initial)) return backward<dr_wide<T>, FEW>(backend, gpu, call,
+                                                                                                          (float *)d_weight,
+                                                                                                          (float *)d_bias);
                     return backward<1, MOST>(backend, gpu, call, (float *)d_weight, (float *)d_bias))
 }

@@ -13,13 +13,14 @@ template <typename T> struct depth_call {
     int64_t rows, dim, count;
     float eps;
     const float *weight, *query;
-    const T *d_y; /* NULL: the forward */
+    const T *d_y;    /* NULL: the forward */
     weight_of *told; /* [rows][count] */
     const T *x[DR_DEPTH_MOST];
 };
 
 /* Lanes that read told behind another's writing wait for the warp. */
-template <int N, typename T> static __global__ void __launch_bounds__(THREADS) weigh(const __grid_constant__ depth_call<T> call) {
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS) weigh(const __grid_constant__ depth_call<T> call) {
     const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, dim = row < call.rows ? call.dim : 0;
     const int lane = (int)threadIdx.x % 32;
     weight_of *const told = call.told + row * call.count;
@@ -100,7 +101,8 @@ template <typename T> struct depth_gradient {
     }
 };
 
-/* ---- on the host ---------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ----------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t told_bytes(const dr_depth *depth) {
     return dr_blocks_of(depth->rows * depth->count * (int64_t)sizeof(weight_of), 16) * 16;
@@ -140,8 +142,8 @@ dr_status dr_cuda_depth_forward(dr_backend *backend, const dr_depth *depth, cons
     const dr_scratch scratch(backend, told_bytes(depth));
     DR_TRY(scratch.status);
     DR_NETWORK_TYPE(backend, T, const depth_call<T> call = call_of<T>(depth, x, weight, query, NULL, scratch.at);
-                    const bool wide = are_wide(dr_wide<T>(), depth, x, NULL) && dr_can_be_wide(1, 1, weight, query, y);
-                    return wide ? forward<dr_wide<T>()>(gpu, call, (T *)y) : forward<1>(gpu, call, (T *)y))
+                    const bool wide = are_wide(dr_wide<T>, depth, x, NULL) && dr_can_be_wide(1, 1, weight, query, y);
+                    return wide ? forward<dr_wide<T>>(gpu, call, (T *)y) : forward<1>(gpu, call, (T *)y))
 }
 
 template <int N, typename T>
@@ -149,8 +151,8 @@ static dr_status backward(const dr_cuda *gpu, const depth_call<T> &call, void *c
                           float *d_query) {
     DR_TRY((run_weigh<N>(gpu, call)));
     for (int64_t l = 0; l < call.count; l++) {
-        const depth_gradient<T> gradient = {call.dim, call.count, l,        call.weight, call.query,
-                                            call.told, call.x[l], call.d_y, (T *)d_x[l]};
+        const depth_gradient<T> gradient = {call.dim,  call.count, l,        call.weight, call.query,
+                                            call.told, call.x[l],  call.d_y, (T *)d_x[l]};
         if (d_x[l]) DR_TRY(dr_run_each<N>(gpu, "depth_back", call.rows * call.dim, gradient));
         if (d_weight || d_query)
             DR_TRY((dr_run_columns<N, 2>(gpu, "depth_parameters", gradient, call.rows, call.dim, partial,
@@ -166,7 +168,7 @@ dr_status dr_cuda_depth_backward(dr_backend *backend, const dr_depth *depth, con
     DR_TRY(scratch.status);
     float *const partial = (float *)((char *)scratch.at + told_bytes(depth));
     DR_NETWORK_TYPE(backend, T, const depth_call<T> call = call_of<T>(depth, x, weight, query, d_y, scratch.at);
-                    const bool wide = are_wide(dr_wide<T>(), depth, x, d_x) && dr_can_be_wide(1, 1, weight, query, d_y);
-                    return wide ? backward<dr_wide<T>()>(gpu, call, d_x, partial, (float *)d_weight, (float *)d_query)
+                    const bool wide = are_wide(dr_wide<T>, depth, x, d_x) && dr_can_be_wide(1, 1, weight, query, d_y);
+                    return wide ? backward<dr_wide<T>>(gpu, call, d_x, partial, (float *)d_weight, (float *)d_query)
                                 : backward<1>(gpu, call, d_x, partial, (float *)d_weight, (float *)d_query))
 }

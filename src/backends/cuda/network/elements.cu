@@ -4,7 +4,8 @@
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
-/* ---- functions ------------------------------------------------------------------------------------------------------------ */
+/* ---- functions ------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
     float y, slope;
@@ -79,10 +80,10 @@ template <typename T> struct function_call {
 static dr_status run_function(dr_backend *backend, const char *name, dr_function function, int64_t count, const void *x,
                               const void *by, const void *d_y, void *y, void *d_x, void *d_by) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, count, (x, by, d_y, y, d_x, d_by), T, N,
-                        const function_call<T> call = {function, (const T *)x, (const T *)by, (const T *)d_y,
-                                                       (T *)y,   (T *)d_x,     (T *)d_by};
-                        return dr_run_each<N>(gpu, name, count, call))
+    DR_NETWORK_INSTANCE(
+        backend, count, (x, by, d_y, y, d_x, d_by), T, N,
+        const function_call<T> call = {function, (const T *)x, (const T *)by, (const T *)d_y, (T *)y, (T *)d_x, (T *)d_by};
+        return dr_run_each<N>(gpu, name, count, call))
 }
 
 dr_status dr_cuda_apply_forward(dr_backend *backend, dr_function function, int64_t count, const void *x, void *y) {
@@ -113,7 +114,8 @@ dr_status dr_cuda_swiglu_backward(dr_backend *backend, int64_t count, const void
     return run_function(backend, "swiglu_back", DR_FUNCTION_SILU, count, gate, up, d_y, NULL, d_gate, d_up);
 }
 
-/* ---- bounds --------------------------------------------------------------------------------------------------------------- */
+/* ---- bounds ---------------------------------------------------------------------------------------------------------------
+ */
 
 template <typename T> struct bound_call {
     float factor, low, high;
@@ -138,8 +140,8 @@ static dr_status run_bound(dr_backend *backend, const dr_bound *bound, int64_t c
                            void *to) {
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_INSTANCE(backend, count, (x, d_y, to), T, N,
-                        const bound_call<T> call = {(float)bound->factor, (float)bound->low, (float)bound->high,
-                                                    (const T *)x,         (const T *)d_y,    (T *)to};
+                        const bound_call<T> call = {(float)bound->factor, (float)bound->low, (float)bound->high, (const T *)x,
+                                                    (const T *)d_y, (T *)to};
                         return dr_run_each<N>(gpu, "bound", count, call))
 }
 
@@ -152,7 +154,8 @@ dr_status dr_cuda_bound_backward(dr_backend *backend, const dr_bound *bound, int
     return run_bound(backend, bound, count, x, d_y, d_x);
 }
 
-/* ---- sums and conversions ------------------------------------------------------------------------------------------------- */
+/* ---- sums and conversions -------------------------------------------------------------------------------------------------
+ */
 
 /* to = from, rounded, or to += factor from */
 template <typename F, typename T> struct move_call {
@@ -171,7 +174,7 @@ template <typename F, typename T> struct move_call {
 template <typename T> static dr_status run_add(dr_backend *backend, int64_t count, double factor, const void *x, void *y) {
     DR_NETWORK_ENTER(backend);
     const move_call<T, T> call = {(const T *)x, (T *)y, (float)factor, true};
-    if (dr_can_be_wide(dr_wide<T>(), count, x, y)) return dr_run_each<dr_wide<T>()>(gpu, "add", count, call);
+    if (dr_can_be_wide(dr_wide<T>, count, x, y)) return dr_run_each<dr_wide<T>>(gpu, "add", count, call);
     return dr_run_each<1>(gpu, "add", count, call);
 }
 
@@ -186,7 +189,8 @@ dr_status dr_cuda_store_vectors(dr_backend *backend, int64_t count, const void *
                         return dr_run_each<N>(gpu, "store_vectors", count, call))
 }
 
-/* ---- blend: y = x + (z - x) factor ---------------------------------------------------------------------------------------- */
+/* ---- blend: y = x + (z - x) factor ----------------------------------------------------------------------------------------
+ */
 
 template <typename T> struct blend_call {
     const T *x, *z, *d_y; /* d_y NULL: the forward */
@@ -226,13 +230,11 @@ dr_status dr_cuda_blend_forward(dr_backend *backend, int64_t rows, int64_t dim, 
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_INSTANCE(backend, dim, (x, z, factor, y), T, N, blend_call<T> call = {};
                         call.x = (const T *)x, call.z = (const T *)z, call.factor = (const float *)factor, call.dim = dim;
-                        call.shared = shared, call.y = (T *)y;
-                        return dr_run_each<N>(gpu, "blend", rows * dim, call))
+                        call.shared = shared, call.y = (T *)y; return dr_run_each<N>(gpu, "blend", rows * dim, call))
 }
 
 template <int N, typename T>
-static dr_status blend_back(dr_backend *backend, const dr_cuda *gpu, int64_t rows, const blend_call<T> &call,
-                            float *d_shared) {
+static dr_status blend_back(dr_backend *backend, const dr_cuda *gpu, int64_t rows, const blend_call<T> &call, float *d_shared) {
     DR_TRY(dr_run_each<N>(gpu, "blend_back", rows * call.dim, call));
     if (!d_shared) return DR_OK;
     const dr_scratch scratch(backend, dr_column_bytes<1>(rows, call.dim));
@@ -246,7 +248,6 @@ dr_status dr_cuda_blend_backward(dr_backend *backend, int64_t rows, int64_t dim,
     float *const of_elements = shared ? NULL : (float *)d_factor;
     DR_NETWORK_INSTANCE(backend, dim, (x, z, factor, d_y, d_x, d_z, of_elements), T, N,
                         const blend_call<T> call = {(const T *)x, (const T *)z, (const T *)d_y, (const float *)factor, dim,
-                                                    shared,       accumulate,   NULL,           (T *)d_x, (T *)d_z,
-                                                    of_elements};
+                                                    shared, accumulate, NULL, (T *)d_x, (T *)d_z, of_elements};
                         return blend_back<N>(backend, gpu, rows, call, shared ? (float *)d_factor : NULL))
 }

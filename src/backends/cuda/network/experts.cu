@@ -6,7 +6,8 @@
 
 enum { THREADS = 256 };
 
-/* ---- sort ----------------------------------------------------------------------------------------------------------------- */
+/* ---- sort -----------------------------------------------------------------------------------------------------------------
+ */
 
 /* counts [blocks][experts]: how many slots of a block go to an expert. Sums of integers are the same in any order. */
 static __global__ void __launch_bounds__(THREADS)
@@ -69,7 +70,8 @@ dr_status dr_cuda_experts_sort(dr_backend *backend, const dr_experts *of, const 
                           (const unsigned *)counts, (const int32_t *)begins, order, place);
 }
 
-/* ---- sums over the slots of a token --------------------------------------------------------------------------------------- */
+/* ---- sums over the slots of a token ---------------------------------------------------------------------------------------
+ */
 
 /* y[token] = the weighted sum of its slots' rows; weights NULL: ones */
 template <typename T> struct combine_call {
@@ -95,10 +97,10 @@ template <typename T> struct combine_call {
 static dr_status combine(dr_backend *backend, const char *name, const dr_experts *of, int64_t dim, const int32_t *place,
                          const void *weights, const void *x, void *y, bool accumulate) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, dim, (x, y), T, N,
-                        const combine_call<T> call = {dim,          of->chosen, place, (const float *)weights,
-                                                      (const T *)x, (T *)y,     accumulate};
-                        return dr_run_each<N>(gpu, name, of->rows * dim, call))
+    DR_NETWORK_INSTANCE(
+        backend, dim, (x, y), T, N,
+        const combine_call<T> call = {dim, of->chosen, place, (const float *)weights, (const T *)x, (T *)y, accumulate};
+        return dr_run_each<N>(gpu, name, of->rows * dim, call))
 }
 
 dr_status dr_cuda_experts_gather_backward(dr_backend *backend, const dr_experts *of, int64_t dim, const int32_t *place,
@@ -147,13 +149,14 @@ dr_status dr_cuda_experts_combine_backward(dr_backend *backend, const dr_experts
     DR_NETWORK_ENTER(backend);
     const int64_t slots = of->rows * of->chosen;
     DR_NETWORK_INSTANCE(backend, dim, (x, d_y, d_x), T, N,
-                        const combine_back_call<T> call = {slots,        dim,            of->chosen, place, (const float *)weights,
-                                                           (const T *)x, (const T *)d_y, (float *)d_weights, (T *)d_x};
+                        const combine_back_call<T> call = {slots, dim, of->chosen, place, (const float *)weights, (const T *)x,
+                                                           (const T *)d_y, (float *)d_weights, (T *)d_x};
                         return dr_cuda_launch("experts_combine_back", combine_back<N, T>, {dr_blocks_of(slots * 32, THREADS)},
                                               THREADS, 0, gpu->stream, call))
 }
 
-/* ---- one product for the rows of each expert ------------------------------------------------------------------------------ */
+/* ---- one product for the rows of each expert ------------------------------------------------------------------------------
+ */
 
 /* An operand: element (i, k) of an expert lies at i along + k across behind the expert's own part. One of both steps is 1. */
 template <typename T> struct operand {
@@ -179,7 +182,8 @@ static __device__ void load_tile(T *tile, const operand<T> &from, const T *at, i
         const bool swept = from.across == 1; /* neighbouring threads read neighbouring elements */
         const int row = swept ? n / DR_TILE : n % DR_TILE, column = swept ? n % DR_TILE : n / DR_TILE;
         const bool there = i + row < i_end && k + column < k_end;
-        tile[row * DR_TILE_ROW + column] = there ? at[(i + row) * from.along + (k + column) * from.across] : dr_from_float<T>(0);
+        tile[row * DR_TILE_ROW + column] =
+            there ? at[(i + row) * from.along + (k + column) * from.across] : dr_from_float<T>(0);
     }
 }
 
@@ -217,8 +221,7 @@ static __global__ void __launch_bounds__(DR_TILE_THREADS) experts_product(const 
 }
 
 template <typename T, typename C> static dr_status run(const dr_cuda *gpu, int64_t slots, const experts_call<T, C> &call) {
-    const int64_t tiles =
-        call.by_rows ? slots / DR_TILE + call.experts : call.experts * dr_blocks_of(call.rows, DR_TILE);
+    const int64_t tiles = call.by_rows ? slots / DR_TILE + call.experts : call.experts * dr_blocks_of(call.rows, DR_TILE);
     return dr_cuda_launch("experts_product", experts_product<T, C>, {tiles, dr_blocks_of(call.columns, DR_TILE)},
                           DR_TILE_THREADS, 2 * dr_tile_bytes<T>(), gpu->stream, call);
 }

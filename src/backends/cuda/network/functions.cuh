@@ -1,5 +1,5 @@
-/* The scalar functions of networks and their derivatives in float, each written so that neither end overflows: an exponential is
- * only taken of a number that is not positive. */
+/* The scalar functions of networks and their derivatives in float, each written so that neither end overflows: an exponential
+ * is only taken of a number that is not positive. */
 #ifndef DR_CUDA_NETWORK_FUNCTIONS_CUH
 #define DR_CUDA_NETWORK_FUNCTIONS_CUH
 

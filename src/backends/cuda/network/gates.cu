@@ -1,5 +1,5 @@
-/* Maps from a projection to what a rule reads, y = f(x + shift + bias, exp(A_log)), element by element, and their gradients; the
- * formulas stand in backends/reference/gate.c. x and y are vectors or numbers, as the descriptor says. */
+/* Maps from a projection to what a rule reads, y = f(x + shift + bias, exp(A_log)), element by element, and their gradients;
+ * the formulas stand in backends/reference/gate.c. x and y are vectors or numbers, as the descriptor says. */
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/functions.cuh"
 

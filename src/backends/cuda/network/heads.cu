@@ -4,7 +4,8 @@
 
 enum { THREADS = 256 };
 
-/* ---- scale ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scale ----------------------------------------------------------------------------------------------------------------
+ */
 
 template <typename T> struct scale_call {
     int64_t heads, dim; /* heads of all rows */
@@ -100,7 +101,8 @@ dr_status dr_cuda_scale_heads_backward(dr_backend *backend, int64_t rows, int64_
                         call.dotted = (float *)d_factor; return scale_back<N>(gpu, call))
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------------------------------------
+ */
 
 template <typename T> struct copy_call {
     dr_copy_heads of;
@@ -129,7 +131,8 @@ dr_status dr_cuda_copy_heads(dr_backend *backend, const dr_copy_heads *copy, con
                         return dr_run_each<N>(gpu, "copy_heads", count, call))
 }
 
-/* ---- bonus: y += (sum r k u) v --------------------------------------------------------------------------------------------- */
+/* ---- bonus: y += (sum r k u) v ---------------------------------------------------------------------------------------------
+ */
 
 template <typename T> struct bonus_call {
     dr_bonus of;
@@ -224,8 +227,7 @@ static dr_status bonus_back(dr_backend *backend, const dr_cuda *gpu, bonus_call<
 dr_status dr_cuda_bonus_backward(dr_backend *backend, const dr_bonus *of, const void *r, const void *k, const void *u,
                                  const void *v, const void *d_y, void *d_r, void *d_k, void *d_u, void *d_v) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, of->key_size | of->value_size, (r, k, u, v, d_y, d_r, d_k, d_v), T, N,
-                        bonus_call<T> call = {};
+    DR_NETWORK_INSTANCE(backend, of->key_size | of->value_size, (r, k, u, v, d_y, d_r, d_k, d_v), T, N, bonus_call<T> call = {};
                         call.of = *of, call.r = (const T *)r, call.k = (const T *)k, call.u = (const float *)u;
                         call.v = (const T *)v, call.d_y = (const T *)d_y, call.d_r = (T *)d_r, call.d_k = (T *)d_k;
                         call.d_v = (T *)d_v; return bonus_back<N>(backend, gpu, call, (float *)d_u))

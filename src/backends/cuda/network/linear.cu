@@ -3,7 +3,8 @@
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/products.h"
 
-/* ---- biases --------------------------------------------------------------------------------------------------------------- */
+/* ---- biases ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* y = sums + bias [columns] */
 template <typename T> struct bias_call {
@@ -33,12 +34,13 @@ static dr_status add_rows(dr_backend *backend, const dr_cuda *gpu, int64_t rows,
                           float *d_bias) {
     const dr_scratch scratch(backend, dr_column_bytes<1>(rows, columns));
     DR_TRY(scratch.status);
-    DR_NETWORK_INSTANCE(backend, columns, (d_y), T, N, const row_sum<T> sum = {(const T *)d_y, columns};
-                        return dr_run_columns<N, 1>(gpu, "bias_gradient", sum, rows, columns, (float *)scratch.at,
-                                                    {{{d_bias, 1, 1}}}))
+    DR_NETWORK_INSTANCE(
+        backend, columns, (d_y), T, N, const row_sum<T> sum = {(const T *)d_y, columns};
+        return dr_run_columns<N, 1>(gpu, "bias_gradient", sum, rows, columns, (float *)scratch.at, {{{d_bias, 1, 1}}}))
 }
 
-/* ---- linear --------------------------------------------------------------------------------------------------------------- */
+/* ---- linear ---------------------------------------------------------------------------------------------------------------
+ */
 
 static dr_cuda_multiplication product_of(const dr_backend *backend, int64_t rows, int64_t columns, int64_t depth) {
     dr_cuda_multiplication p = {};
@@ -83,7 +85,8 @@ dr_status dr_cuda_linear_backward(dr_backend *backend, const dr_linear *linear, 
     return d_bias ? add_rows(backend, gpu, rows, out, d_y, (float *)d_bias) : DR_OK;
 }
 
-/* ---- one matrix a group --------------------------------------------------------------------------------------------------- */
+/* ---- one matrix a group ---------------------------------------------------------------------------------------------------
+ */
 
 dr_status dr_cuda_grouped_linear_forward(dr_backend *backend, const dr_grouped_linear *linear, const void *x,
                                          const void *weight, void *y) {

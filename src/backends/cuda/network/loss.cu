@@ -3,8 +3,8 @@
  *
  *     loss = ln Z - (l[label] - m)     d_l = factor (exp(l - m) / Z - onehot)
  *
- * A block takes a row, which it reads once for m and Z, the sum being brought to a new m where one is found, and once more, from
- * the second-level cache, for the gradient. */
+ * A block takes a row, which it reads once for m and Z, the sum being brought to a new m where one is found, and once more,
+ * from the second-level cache, for the gradient. */
 #include "backends/cuda/network/blocks.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
@@ -19,8 +19,8 @@ typedef struct {
 static __device__ summary join(const summary &a, const summary &b) {
     const bool second = b.most > a.most || (b.most == a.most && b.first < a.first);
     const float most = fmaxf(a.most, b.most);
-    const float sum = (a.most == most ? a.sum : a.sum * expf(a.most - most)) +
-                      (b.most == most ? b.sum : b.sum * expf(b.most - most));
+    const float sum =
+        (a.most == most ? a.sum : a.sum * expf(a.most - most)) + (b.most == most ? b.sum : b.sum * expf(b.most - most));
     return {most, sum, second ? b.first : a.first};
 }
 

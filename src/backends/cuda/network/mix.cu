@@ -1,4 +1,5 @@
-/* Token shift: y_m[t] = x[t] + (x[t - 1] - x[t]) factor_m for several vectors of factors, x before a sequence from its state. */
+/* Token shift: y_m[t] = x[t] + (x[t - 1] - x[t]) factor_m for several vectors of factors, x before a sequence from its state.
+ */
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/sequences.cuh"
 
@@ -82,10 +83,9 @@ dr_status dr_cuda_token_shift_forward(dr_backend *backend, const dr_token_shift 
     const int64_t count = shift->layout.rows * shift->dim, states = shift->layout.sequences * shift->dim;
     DR_NETWORK_INSTANCE(backend, shift->dim, (x, factors, initial, y), T, N,
                         shift_call<T> call = call_of<T>(shift, x, factors, initial);
-                        call.y = (T *)y; DR_TRY(dr_run_each<N>(gpu, "token_shift", count, call));
-                        if (!final) return DR_OK;
+                        call.y = (T *)y; DR_TRY(dr_run_each<N>(gpu, "token_shift", count, call)); if (!final) return DR_OK;
                         return dr_cuda_launch("shift_final", shift_final<T>, {dr_blocks_of(states, THREADS)}, THREADS, 0,
-                                              gpu->stream, call, (float *)final))
+                                              gpu->stream, call, (float *) final))
 }
 
 template <int N, typename T>

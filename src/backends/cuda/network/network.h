@@ -21,6 +21,10 @@ void dr_cuda_network_close(dr_cuda *gpu);
 dr_status dr_cuda_scratch_take(dr_backend *backend, size_t bytes, void **memory);
 void dr_cuda_scratch_give(dr_backend *backend);
 
+/* The backend's products, opened when they are first asked for. */
+struct dr_cuda_products;
+dr_status dr_cuda_products_of(dr_backend *backend, struct dr_cuda_products **products);
+
 /* ---- operations ------------------------------------------------------------------------------------------------------- */
 
 /* linear.cu: products */

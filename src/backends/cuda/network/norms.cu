@@ -35,7 +35,9 @@ template <typename T> struct norm_call {
 
     __device__ float factor(float g) const { return gate ? dr_activate(activation, g) : 1; }
 
-    template <int N> __device__ dr_floats<N> gates(int64_t at) const { return gate ? dr_load_floats<N>(gate + at) : dr_same<N>(0); }
+    template <int N> __device__ dr_floats<N> gates(int64_t at) const {
+        return gate ? dr_load_floats<N>(gate + at) : dr_same<N>(0);
+    }
 
     /* what the norm divides, at an element and its neighbours */
     template <int N> __device__ dr_floats<N> input(int64_t at) const {
@@ -130,8 +132,10 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
     const float share = call.of == RMS || call.of == LAYER ? 1 / (float)call.dim : 1;
     mean = dr_sum_lanes(mean, call.lanes) * share;
     along = dr_sum_lanes(along, call.lanes) * share;
-    if (call.of == SUM) mean = along, along = 0;
-    else if (call.of != LAYER) mean = 0;
+    if (call.of == SUM)
+        mean = along, along = 0;
+    else if (call.of != LAYER)
+        mean = 0;
     if (call.told && dim && lane == 0) call.told[vector] = m;
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
         const dr_floats<N> x = dr_load_floats<N>(call.x + begin + i), w = call.template weights<N>(weights + i);
@@ -150,7 +154,8 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
     }
 }
 
-/* ---- on the host ---------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ----------------------------------------------------------------------------------------------------------
+ */
 
 template <int N, typename T> static dr_status run(const dr_cuda *gpu, const char *name, norm_call<T> call) {
     call.lanes = dr_lanes_for(dr_blocks_of(call.dim, N));
@@ -189,8 +194,7 @@ static norm_call<T> rms_call(const dr_rms_norm *norm, const void *x, const void 
 dr_status dr_cuda_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
                                    const void *gate, void *y) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, y), T, N,
-                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, y), T, N, norm_call<T> call = rms_call<T>(norm, x, weight, gate);
                         call.y = (T *)y; return run<N>(gpu, "rms_norm", call))
 }
 
@@ -198,11 +202,10 @@ dr_status dr_cuda_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm
                                     const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
                                     void *d_gate) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, d_y, d_x, d_gate), T, N,
-                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
-                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate;
-                        call.d_gate = gate ? (T *)d_gate : NULL;
-                        return run_back<N>(backend, gpu, "rms_norm_back", call, (float *)d_weight, NULL))
+    DR_NETWORK_INSTANCE(
+        backend, norm->dim, (x, weight, gate, d_y, d_x, d_gate), T, N, norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate; call.d_gate = gate ? (T *)d_gate : NULL;
+        return run_back<N>(backend, gpu, "rms_norm_back", call, (float *)d_weight, NULL))
 }
 
 template <typename T> static norm_call<T> layer_call(const dr_layer_norm *norm, const void *x, const void *weight) {
@@ -228,8 +231,8 @@ dr_status dr_cuda_layer_norm_backward(dr_backend *backend, const dr_layer_norm *
 }
 
 /* L2 norm and division by the sum, which have no parameters; d_y NULL: the forward, to y. */
-static dr_status run_plain(dr_backend *backend, const char *name, kind of, int64_t rows, int64_t dim, double eps,
-                           const void *x, const void *d_y, void *to) {
+static dr_status run_plain(dr_backend *backend, const char *name, kind of, int64_t rows, int64_t dim, double eps, const void *x,
+                           const void *d_y, void *to) {
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_INSTANCE(backend, dim, (x, d_y, to), T, N, norm_call<T> call = {};
                         call.of = of, call.vectors = rows, call.dim = dim, call.groups = 1, call.eps = (float)eps;
@@ -249,7 +252,6 @@ dr_status dr_cuda_sum_norm_forward(dr_backend *backend, int64_t rows, int64_t di
     return run_plain(backend, "sum_norm", SUM, rows, dim, 0, x, NULL, y);
 }
 
-dr_status dr_cuda_sum_norm_backward(dr_backend *backend, int64_t rows, int64_t dim, const void *x, const void *d_y,
-                                    void *d_x) {
+dr_status dr_cuda_sum_norm_backward(dr_backend *backend, int64_t rows, int64_t dim, const void *x, const void *d_y, void *d_x) {
     return run_plain(backend, "sum_norm_back", SUM, rows, dim, 0, x, d_y, d_x);
 }

@@ -6,8 +6,7 @@
 enum { THREADS = 256, MOST_BLOCKS = 512 };
 
 /* partial [blocks]: of every gridDim-th stretch of numbers; in double, so that no gradient of floats overflows */
-template <int N>
-static __global__ void __launch_bounds__(THREADS) sum_squares(int64_t count, const float *x, double *partial) {
+template <int N> static __global__ void __launch_bounds__(THREADS) sum_squares(int64_t count, const float *x, double *partial) {
     __shared__ double sums[THREADS];
     double sum = 0;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += (int64_t)gridDim.x * THREADS * N) {
@@ -100,8 +99,8 @@ template <int N> static __global__ void __launch_bounds__(THREADS) adamw(const _
     }
 }
 
-dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_control *control, int64_t count,
-                        const void *gradient, void *parameter, void *m, void *v) {
+dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_control *control, int64_t count, const void *gradient,
+                        void *parameter, void *m, void *v) {
     DR_NETWORK_ENTER(backend);
     const adamw_call call = {*of, control, count, (const float *)gradient, (float *)parameter, (float *)m, (float *)v};
     const bool wide = dr_can_be_wide(4, count, gradient, parameter, m, v);

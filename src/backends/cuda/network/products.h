@@ -24,10 +24,10 @@ typedef struct {
 /* DR_ERROR_UNSUPPORTED with a sentence where the library is missing. */
 dr_status dr_cuda_multiply(dr_backend *backend, const dr_cuda_multiplication *product);
 
-/* Whether the library is there; the sentence of dr_cuda_multiply otherwise. */
-dr_status dr_cuda_products_open(const dr_cuda *gpu);
+/* The library on a device, for a backend's products (state.c). */
 struct dr_cuda_products;
-void dr_cuda_products_close(struct dr_cuda_products *products);
+dr_status dr_cuda_products_open(const dr_cuda *gpu, struct dr_cuda_products **products);
+void dr_cuda_products_close(struct dr_cuda_products *products); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

@@ -119,8 +119,7 @@ static __global__ void __launch_bounds__(THREADS) route_back(const __grid_consta
     }
     __syncwarp();
     for (int e = lane; e < experts; e += 32)
-        call.d_logits[token * experts + e] =
-            router.sigmoid ? d_s[e] * dr_sigmoid_slope(logits[e]) : s[e] * (d_s[e] - of_all);
+        call.d_logits[token * experts + e] = router.sigmoid ? d_s[e] * dr_sigmoid_slope(logits[e]) : s[e] * (d_s[e] - of_all);
 }
 
 /* A launch of a block for each WARPS tokens. */
@@ -142,12 +141,13 @@ dr_status dr_cuda_route_forward(dr_backend *backend, const dr_router *router, co
 dr_status dr_cuda_route_backward(dr_backend *backend, const dr_router *router, const void *logits, const int32_t *index,
                                  const void *d_weights, void *d_logits) {
     DR_NETWORK_ENTER(backend);
-    const route_call call = {
-        *router, (const float *)logits, NULL, (int32_t *)index, NULL, (const float *)d_weights, (float *)d_logits};
+    const route_call call = {*router,          (const float *)logits, NULL, (int32_t *)index, NULL, (const float *)d_weights,
+                             (float *)d_logits};
     return run(gpu, "route_back", route_back, *router, call);
 }
 
-/* ---- balance -------------------------------------------------------------------------------------------------------------- */
+/* ---- balance --------------------------------------------------------------------------------------------------------------
+ */
 
 enum { COUNT_THREADS = 256 };
 
@@ -189,8 +189,8 @@ static __global__ void __launch_bounds__(COUNT_THREADS) balance_loss(const float
     if (threadIdx.x == 0) *loss += (float)sum;
 }
 
-dr_status dr_cuda_balance(dr_backend *backend, const dr_router *router, const void *logits, const int32_t *index,
-                          double factor, void *loss, void *d_logits) {
+dr_status dr_cuda_balance(dr_backend *backend, const dr_router *router, const void *logits, const int32_t *index, double factor,
+                          void *loss, void *d_logits) {
     DR_NETWORK_ENTER(backend);
     const int64_t rows = router->of.rows, experts = router->of.experts;
     if (rows == 0) return DR_OK;

@@ -1,6 +1,6 @@
 /* Rows that move by an index: embedding, gather and scatter. The gradient of a table is the sum over the rows that have an id,
- * added up in the order of rows: ids are put in order first, each by counting the ids that come before it, which for 32,768 rows
- * is a tenth of a millisecond of comparisons; then a block adds up the rows of one id. */
+ * added up in the order of rows: ids are put in order first, each by counting the ids that come before it, which for 32,768
+ * rows is a tenth of a millisecond of comparisons; then a block adds up the rows of one id. */
 #include "backends/cuda/network/columns.cuh"
 
 enum { THREADS = 256 };
@@ -51,7 +51,8 @@ dr_status dr_cuda_rows_scatter(dr_backend *backend, int64_t rows, int64_t count,
     return run_move(backend, "rows_scatter", count, dim, positions, 1, true, d_y, d_x);
 }
 
-/* ---- the gradient of a table ---------------------------------------------------------------------------------------------- */
+/* ---- the gradient of a table ----------------------------------------------------------------------------------------------
+ */
 
 /* order[i] = the row that comes i-th by its id, of equal ids by its number. */
 static __global__ void __launch_bounds__(THREADS) order_ids(const int32_t *ids, int64_t rows, int32_t *order) {

@@ -1,5 +1,7 @@
-/* What a backend keeps for the operations of networks: memory between their kernels, which grows with the calls. */
+/* What a backend keeps for the operations of networks: memory between their kernels, which grows with the calls, and the
+ * library that multiplies. */
 #include "backends/cuda/network/network.h"
+#include "backends/cuda/network/products.h"
 
 #include <pthread.h>
 
@@ -7,6 +9,8 @@ struct dr_cuda_network {
     pthread_mutex_t lock; /* of the scratch memory */
     void *scratch;
     size_t bytes;
+    pthread_mutex_t opening; /* of the products */
+    struct dr_cuda_products *products;
 };
 
 dr_status dr_cuda_network_open(dr_cuda *gpu) {
@@ -14,13 +18,16 @@ dr_status dr_cuda_network_open(dr_cuda *gpu) {
     DR_TRY(dr_allocate_zero(sizeof(struct dr_cuda_network), "what a GPU keeps for networks", &memory));
     gpu->network = memory;
     pthread_mutex_init(&gpu->network->lock, NULL);
+    pthread_mutex_init(&gpu->network->opening, NULL);
     return DR_OK;
 }
 
 void dr_cuda_network_close(dr_cuda *gpu) {
     if (!gpu->network) return;
     if (gpu->network->scratch) cudaFree(gpu->network->scratch);
+    dr_cuda_products_close(gpu->network->products);
     pthread_mutex_destroy(&gpu->network->lock);
+    pthread_mutex_destroy(&gpu->network->opening);
     dr_release(gpu->network);
     gpu->network = NULL;
 }
@@ -49,4 +56,14 @@ dr_status dr_cuda_scratch_take(dr_backend *backend, size_t bytes, void **memory)
 
 void dr_cuda_scratch_give(dr_backend *backend) {
     pthread_mutex_unlock(&dr_cuda_of(backend)->network->lock);
+}
+
+dr_status dr_cuda_products_of(dr_backend *backend, struct dr_cuda_products **products) {
+    struct dr_cuda_network *network = dr_cuda_of(backend)->network;
+    dr_status status = DR_OK;
+    pthread_mutex_lock(&network->opening);
+    if (!network->products) status = dr_cuda_products_open(dr_cuda_of(backend), &network->products);
+    *products = network->products;
+    pthread_mutex_unlock(&network->opening);
+    return status;
 }

@@ -1,8 +1,8 @@
 /* Products of tiles in shared memory by one warp each: c [16][8 NB] += a [16][depth] b [8 NB][depth]^T, sums in float.
  *
- * bf16 goes by mma.sync, float by ordinary multiplications (TF32 would cost float32 its precision). Both hold c as mma.sync does:
- * c[nb][i] of a lane is row lane / 4 + i / 2 * 8, column 8 nb + lane % 4 * 2 + i % 2. Rows of tiles are DR_TILE_ROW elements
- * apart, so that the 32 lanes of a load of operands find 32 banks. */
+ * bf16 goes by mma.sync, float by ordinary multiplications (TF32 would cost float32 its precision). Both hold c as mma.sync
+ * does: c[nb][i] of a lane is row lane / 4 + i / 2 * 8, column 8 nb + lane % 4 * 2 + i % 2. Rows of tiles are DR_TILE_ROW
+ * elements apart, so that the 32 lanes of a load of operands find 32 banks. */
 #ifndef DR_CUDA_NETWORK_TILES_CUH
 #define DR_CUDA_NETWORK_TILES_CUH
 
@@ -37,7 +37,8 @@ static __device__ inline void dr_multiply_tiles(float (&c)[NB][4], const __nv_bf
     }
 }
 
-template <int NB> static __device__ inline void dr_multiply_tiles(float (&c)[NB][4], const float *a, const float *b, int depth) {
+template <int NB>
+static __device__ inline void dr_multiply_tiles(float (&c)[NB][4], const float *a, const float *b, int depth) {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     for (int k = 0; k < depth; k++) {
         const float upper = a[g * DR_TILE_ROW + k], lower = a[(g + 8) * DR_TILE_ROW + k];

@@ -12,14 +12,10 @@
 /* For each of the N. */
 #define EACH _Pragma("unroll") for (int n = 0; n < N; n++)
 
-template <int N> struct dr_floats {
-    float at[N];
-};
+template <int N> struct dr_floats { float at[N]; };
 
 /* Elements of a 16-byte load. */
-template <typename T> constexpr int dr_wide() {
-    return 16 / (int)sizeof(T);
-}
+template <typename T> constexpr int dr_wide = 16 / (int)sizeof(T);
 
 template <int N, typename T> static __device__ inline dr_floats<N> dr_load_floats(const T *from) {
     dr_floats<N> x;
@@ -75,7 +71,8 @@ template <int N, typename T> static __device__ inline void dr_store_or_add(T *to
     dr_store_floats<N>(to, x);
 }
 
-/* The sum over groups of `lanes` neighbouring lanes of a warp, a power of two, to all of them. All lanes of the warp call it. */
+/* The sum over groups of `lanes` neighbouring lanes of a warp, a power of two, to all of them. All lanes of the warp call it.
+ */
 static __device__ inline float dr_sum_lanes(float x, int lanes) {
     for (int apart = lanes / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffff, x, apart);
     return x;
@@ -86,7 +83,8 @@ static __device__ inline float dr_most_of_lanes(float x, int lanes) {
     return x;
 }
 
-/* ---- on the host ---------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ----------------------------------------------------------------------------------------------------------
+ */
 
 /* The thread's device while an entry of the backend's table runs. */
 struct dr_cuda_scope {
@@ -124,13 +122,15 @@ template <typename... P> static inline bool dr_can_be_wide(int64_t each, int64_t
 
 /* And with N as the elements of a load, for rows of `row` elements in memory at the pointers in parentheses. */
 #define DR_NETWORK_INSTANCE(backend, row, pointers, T, N, ...)                                                                 \
-    DR_NETWORK_TYPE(backend, T, if (dr_can_be_wide(dr_wide<T>(), row, DR_NETWORK_LIST pointers)) {                             \
-        constexpr int N = dr_wide<T>();                                                                                        \
-        __VA_ARGS__;                                                                                                           \
-    } else {                                                                                                                   \
-        constexpr int N = 1;                                                                                                   \
-        __VA_ARGS__;                                                                                                           \
-    })
+    DR_NETWORK_TYPE(                                                                                                           \
+        backend, T,                                                                                                            \
+        if (dr_can_be_wide(dr_wide<T>, row, DR_NETWORK_LIST pointers)) {                                                     \
+            constexpr int N = dr_wide<T>;                                                                                    \
+            __VA_ARGS__;                                                                                                       \
+        } else {                                                                                                               \
+            constexpr int N = 1;                                                                                               \
+            __VA_ARGS__;                                                                                                       \
+        })
 #define DR_NETWORK_LIST(...) __VA_ARGS__
 
 static inline int64_t dr_blocks_of(int64_t count, int64_t each) {
@@ -149,16 +149,15 @@ struct dr_scratch {
     dr_backend *backend;
     dr_status status;
     void *at;
-    dr_scratch(dr_backend *of, int64_t bytes) : backend(of), at(NULL) {
-        status = dr_cuda_scratch_take(of, (size_t)bytes, &at);
-    }
+    dr_scratch(dr_backend *of, int64_t bytes) : backend(of), at(NULL) { status = dr_cuda_scratch_take(of, (size_t)bytes, &at); }
     ~dr_scratch() {
         if (status == DR_OK) dr_cuda_scratch_give(backend);
     }
     dr_scratch(const dr_scratch &) = delete;
 };
 
-/* ---- element by element --------------------------------------------------------------------------------------------------- */
+/* ---- element by element ---------------------------------------------------------------------------------------------------
+ */
 
 enum { DR_EACH_THREADS = 256 };
 

@@ -1,0 +1,21 @@
+/* The operations of networks on a GPU: the cases of network/calls.h, in float32 and bf16. */
+#include "network/calls.h"
+#include "suites.h"
+
+static bool hold(gpu *g, int type, int rounds, fault *what) {
+    const dr_backend_options stored = {.dtype = DR_BF16};
+    trials t = {.exact = g->reference, .tested = g->cuda[type], .random = dr_random_start(11, (uint64_t)type)};
+    t.worst_call = "none";
+    if (type == 1 && dr_backend_open("reference", &stored, &t.rounded) != DR_OK) return fault_is(what, "%s", dr_last_error());
+    const bool right = network_cases(&t, rounds);
+    g->checks += t.checks;
+    if (t.worst > g->worst[type]) g->worst[type] = t.worst;
+    release_draws(&t);
+    dr_backend_close(t.rounded);
+    return right || fault_is(what, "%s: %s", dr_dtype_name(g->cuda[type]->storage), t.wrong);
+}
+
+bool suite_networks(gpu *g, fault *what) {
+    const int rounds = g->brief ? 8 : 40;
+    return hold(g, 0, rounds, what) && hold(g, 1, rounds, what);
+}
