@@ -63,25 +63,37 @@ static __device__ inline int64_t dr_key_row(const dr_attention_shape &shape, con
     return (place.of.begin + r) * shape.key_heads + place.key_head;
 }
 
+/* By loads of N channels. */
+template <int N, typename T, typename F>
+static __device__ inline void dr_load_side_by(T *tile, int64_t size, int64_t channel, bool turned, const F &row_at) {
+    constexpr int loads = DR_TILE / N;
+    for (int n = (int)threadIdx.x; n < DR_TILE * loads; n += DR_TILE_THREADS) {
+        const int row = n / loads, column = n % loads * N;
+        const T *const from = row_at(row);
+        T part[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) part[i] = dr_from_float<T>(0);
+        if (from && channel + column < size) {
+            if constexpr (N == 1) {
+                part[0] = from[channel + column];
+            } else {
+                const uint4 words = *(const uint4 *)(const void *)(from + channel + column);
+                memcpy(part, &words, sizeof part);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) tile[turned ? (column + i) * DR_TILE_ROW + row : row * DR_TILE_ROW + column + i] = part[i];
+    }
+}
+
 /* 64 rows and the channels from `channel` on of vectors of `size` channels, zeros behind their ends; turned: the tile has a row
  * a channel. row_at(r): where row r of the tile begins, NULL: it is zero. wide: rows begin at 16 bytes and so do channels. */
 template <typename T, typename F>
 static __device__ inline void dr_load_side(T *tile, int64_t size, int64_t channel, bool turned, bool wide, const F &row_at) {
-    constexpr int N = dr_wide<T>;
-    const int each = wide ? N : 1, loads = DR_TILE / each;
-    for (int n = (int)threadIdx.x; n < DR_TILE * loads; n += DR_TILE_THREADS) {
-        const int row = n / loads, column = n % loads * each;
-        const T *const from = row_at(row);
-        T part[N];
-        if (!from || channel + column >= size)
-            for (int i = 0; i < N; i++) part[i] = dr_from_float<T>(0);
-        else if (wide)
-            memcpy(part, (const uint4 *)(const void *)(from + channel + column), 16);
-        else
-            part[0] = from[channel + column];
-        for (int i = 0; i < each; i++)
-            tile[turned ? (column + i) * DR_TILE_ROW + row : row * DR_TILE_ROW + column + i] = part[i];
-    }
+    if (wide)
+        dr_load_side_by<dr_wide<T>>(tile, size, channel, turned, row_at);
+    else
+        dr_load_side_by<1>(tile, size, channel, turned, row_at);
 }
 
 #endif
