@@ -384,6 +384,27 @@ CASE(routes) {
                           .run = balance});
 }
 
+static void check_expert_products(trials *t, const dr_experts *n, int64_t dim, int64_t out, bool add, tensor begun) {
+    const int64_t slots = n->rows * n->chosen, experts = n->experts;
+    check_call(
+        t, &(call){.name = "experts_linear",
+                   .descriptor = n,
+                   .numbers = {dim, out},
+                   .tensors = {begun, draw_vectors(t, "x", READ, slots, dim),
+                               draw_vectors(t, "weight", READ, experts * out, dim), draw_vectors(t, "y", WRITTEN, slots, out)},
+                   .run = expert_linear});
+    check_call(
+        t, &(call){.name = "experts_linear_back",
+                   .descriptor = n,
+                   .numbers = {dim, out, add},
+                   .tolerance = backward_tolerance,
+                   .tensors = {begun, draw_vectors(t, "x", READ, slots, dim),
+                               draw_vectors(t, "weight", READ, experts * out, dim), draw_vectors(t, "d_y", READ, slots, out),
+                               perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, slots, dim)),
+                               perhaps(t, draw_numbers(t, "d_weight", ADDED, experts * out, dim))},
+                   .run = expert_linear_back});
+}
+
 CASE(experts) {
     const bool add = round % 2;
     const int64_t experts = draw_between(t, 2, 12), dim = draw_width(t, 64), out = draw_width(t, 128);
@@ -432,23 +453,7 @@ CASE(experts) {
                                       perhaps(t, draw_numbers(t, "d_weights", WRITTEN, rows, n.chosen)),
                                       perhaps(t, draw_vectors(t, "d_x", WRITTEN, slots, dim))},
                           .run = combine_back});
-    check_call(
-        t, &(call){.name = "experts_linear",
-                   .descriptor = &n,
-                   .numbers = {dim, out},
-                   .tensors = {begun, draw_vectors(t, "x", READ, slots, dim),
-                               draw_vectors(t, "weight", READ, experts * out, dim), draw_vectors(t, "y", WRITTEN, slots, out)},
-                   .run = expert_linear});
-    check_call(
-        t, &(call){.name = "experts_linear_back",
-                   .descriptor = &n,
-                   .numbers = {dim, out, add},
-                   .tolerance = backward_tolerance,
-                   .tensors = {begun, draw_vectors(t, "x", READ, slots, dim),
-                               draw_vectors(t, "weight", READ, experts * out, dim), draw_vectors(t, "d_y", READ, slots, out),
-                               perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, slots, dim)),
-                               perhaps(t, draw_numbers(t, "d_weight", ADDED, experts * out, dim))},
-                   .run = expert_linear_back});
+    check_expert_products(t, &n, dim, out, add, begun);
 }
 
 const network_case token_cases[] = {{"tables and rows", tables},

@@ -179,15 +179,19 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
                         0, gpu->stream, call, (float *) final))
 }
 
+template <typename T>
+static dr_status choose_backward(dr_backend *backend, const dr_cuda *gpu, const conv_call<T> &call, float *d_weight,
+                                 float *d_bias) {
+    const bool few = call.width <= FEW;
+    if (few && dr_can_be_wide(dr_wide<T>, call.channels, call.x, call.d_y, call.d_x, call.bias, call.initial))
+        return backward<dr_wide<T>, FEW>(backend, gpu, call, d_weight, d_bias);
+    return backward<1, MOST>(backend, gpu, call, d_weight, d_bias);
+}
+
 dr_status dr_cuda_conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                 const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
     DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.d_y = (const T *)d_y;
-                    call.d_x = (T *)d_x;
-                    if (conv->width <= FEW && dr_can_be_wide(dr_wide<T>, conv->channels, x, d_y, d_x, bias,
-                                                             initial)) return backward<dr_wide<T>, FEW>(backend, gpu, call,
-                                                                                                          (float *)d_weight,
-                                                                                                          (float *)d_bias);
-                    return backward<1, MOST>(backend, gpu, call, (float *)d_weight, (float *)d_bias))
+                    call.d_x = (T *)d_x; return choose_backward(backend, gpu, call, (float *)d_weight, (float *)d_bias))
 }

@@ -124,8 +124,8 @@ template <typename... P> static inline bool dr_can_be_wide(int64_t each, int64_t
 #define DR_NETWORK_INSTANCE(backend, row, pointers, T, N, ...)                                                                 \
     DR_NETWORK_TYPE(                                                                                                           \
         backend, T,                                                                                                            \
-        if (dr_can_be_wide(dr_wide<T>, row, DR_NETWORK_LIST pointers)) {                                                     \
-            constexpr int N = dr_wide<T>;                                                                                    \
+        if (dr_can_be_wide(dr_wide<T>, row, DR_NETWORK_LIST pointers)) {                                                       \
+            constexpr int N = dr_wide<T>;                                                                                      \
             __VA_ARGS__;                                                                                                       \
         } else {                                                                                                               \
             constexpr int N = 1;                                                                                               \
