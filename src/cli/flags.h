@@ -59,7 +59,7 @@ const char *cli_nearest(const char *typed, const char *(*name)(const void *conte
         .setting = {"backend", DR_SETTING_TEXT,                                                                                \
                     "cpu",     0,                                                                                              \
                     0,         "cpu reference cuda",                                                                           \
-                    NULL,      "where to compute: cpu is float32, reference double, cuda a GPU in float32"},                \
+                    NULL,      "where to compute: cpu is float32, reference double, cuda a GPU in float32"},                   \
         .placeholder = "NAME"                                                                                                  \
     }
 #define CLI_FLAG_THREADS                                                                                                       \
