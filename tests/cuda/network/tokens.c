@@ -368,9 +368,12 @@ CASE(routes) {
                                       integers_of("index", INT32S, WRITTEN, slots, found),
                                       draw_numbers(t, "weights", WRITTEN, rows, n.of.chosen)},
                           .run = route});
+    /* normalised, one expert alone has the same weight whatever its score: a gradient of rounding errors only */
+    dr_router several = n;
+    several.normalised = n.normalised && n.of.chosen > 1;
     check_call(
         t, &(call){.name = "route_back",
-                   .descriptor = &n,
+                   .descriptor = &several,
                    .tolerance = sum_tolerance,
                    .tensors = {draw_numbers(t, "logits", READ, rows, experts), integers_of("index", INT32S, READ, slots, index),
                                draw_numbers(t, "d_weights", READ, rows, n.of.chosen),
