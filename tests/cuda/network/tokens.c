@@ -237,7 +237,7 @@ OPERATION(optimizer_step) {
 }
 
 CASE(steps) {
-    static const double odd[] = {1, (double)INFINITY, (double)NAN, 1e30};
+    static const double odd[] = {1, (double)INFINITY, (double)NAN, 1e15};
     const int64_t count = round % 2 ? 4 * draw_between(t, 1, 900) : draw_between(t, 1, 9000);
     const dr_adamw of = {1e-2, 0.9, 0.95, 1e-8, 0.1};
     dr_control *control = draw_block(t, 1, sizeof *control);
