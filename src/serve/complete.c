@@ -23,6 +23,7 @@ static void release(dr_completion *c) {
         pthread_mutex_unlock(&c->job->lock);
     }
     dr_job_destroy(c->job, c->submitted);
+    dr_schema_destroy(c->call);
     dr_reply_release(&c->reply);
     dr_request_release(&c->request);
     dr_server_release(c->exchange->server, c->served);
@@ -82,6 +83,44 @@ static dr_status make_prompts(dr_completion *c) {
     return DR_OK;
 }
 
+/* What a call of a tool looks like: the template's words, and arguments of the tool's schema. */
+static dr_status make_choice(const dr_call_form *form, const json_t *tool, dr_schema_choice *choice, void **words) {
+    const json_t *function = json_object_get(tool, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    const size_t room = strlen(form->before) + strlen(name) + strlen(form->middle) + 1;
+    DR_TRY(dr_allocate(room, "a call", words));
+    snprintf(*words, room, "%s%s%s", form->before, name, form->middle);
+    *choice = (dr_schema_choice){*words, form->behind, json_object_get(function, "parameters")};
+    return DR_OK;
+}
+
+static dr_status bind_to_calls(dr_completion *c) {
+    const json_t *tools = json_object_get(c->request.json, "tools");
+    const dr_call_form *form = c->served->calls;
+    dr_schema_choice choices[DR_SCHEMA_ALTERNATIVES];
+    void *words[DR_SCHEMA_ALTERNATIVES] = {NULL};
+    int32_t count = 0;
+    dr_status status = DR_OK;
+    if (!form || form->kind == DR_CALL_PARAMETERS)
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "\"tool_choice\" cannot ask the model \"%s\" for a call: its chat template renders none as an "
+                       "object of arguments; leave it \"auto\"",
+                       c->served->name);
+    for (size_t i = 0; i < json_array_size(tools) && status == DR_OK; i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (c->request.tool && strcmp(name, c->request.tool) != 0) continue;
+        if (count == DR_SCHEMA_ALTERNATIVES)
+            status = dr_fail(DR_ERROR_UNSUPPORTED, "\"tool_choice\" is \"required\" with more than %d tools",
+                             DR_SCHEMA_ALTERNATIVES);
+        else
+            status = make_choice(form, tool, &choices[count], &words[count]), count++;
+    }
+    if (status == DR_OK) status = dr_schema_create_choices(choices, count, &c->call);
+    for (int32_t i = 0; i < count; i++) dr_release(words[i]);
+    return status;
+}
+
 static dr_status make_job(dr_completion *c) {
     const dr_request *request = &c->request;
     dr_generate_options options = request->options;
@@ -90,8 +129,10 @@ static dr_status make_job(dr_completion *c) {
     options.sampling.top_logprobs = request->top > 0 ? request->top : 0;
     if (!request->seeded && getrandom(&options.sampling.seed, sizeof options.sampling.seed, 0) < 0) options.sampling.seed = 0;
     DR_TRY(dr_sampling_check(&options.sampling, dr_tokenizer_size(c->served->tokenizer)));
+    if (request->must_call) DR_TRY(bind_to_calls(c));
     DR_TRY(dr_job_create(request->prompt_count * request->choices, &c->job));
     c->job->top = request->top;
+    c->job->schema = c->call ? c->call : request->schema;
     c->job->embed = request->kind == DR_REQUEST_EMBEDDING;
     c->job->score_prompt = request->echo && request->top >= 0;
     c->job->deadline = c->job->created_at + c->exchange->server->options.request_seconds;

@@ -10,6 +10,7 @@ typedef struct {
     dr_request request;
     dr_served *served;
     dr_job *job;
+    dr_schema *call; /* where the answer must be a call of a tool */
     bool submitted;
     dr_reply reply;
     dr_sent *sent; /* [parts of the job] of a stream */

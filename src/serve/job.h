@@ -5,6 +5,8 @@
 #ifndef DR_SERVE_JOB_H
 #define DR_SERVE_JOB_H
 
+#include "constrain/schema.h"
+
 #include <deltarule/generate.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -57,6 +59,7 @@ struct dr_job {
     int64_t top;                  /* -1: no logprobs */
     bool score_prompt;            /* records of the prompt's tokens too */
     bool embed;                   /* the last hidden state in place of an answer */
+    const dr_schema *schema;      /* what answers must be; NULL: any text */
     double created_at, deadline;
     atomic_bool gone; /* the client went away */
 };

@@ -155,14 +155,14 @@ static dr_status echoed(dr_reply *reply, int64_t i, char **echo, size_t *bytes) 
     return DR_OK;
 }
 
-/* The text of part i from byte `from` on, with the echo before it at the beginning. */
-static dr_status text_json(dr_reply *reply, int64_t i, size_t from, bool begins, json_t **json) {
+/* The text of part i from byte `from` to `to`, with the echo before it at the beginning. */
+static dr_status text_json(dr_reply *reply, int64_t i, size_t from, size_t to, bool begins, json_t **json) {
     const dr_part *part = &reply->job->parts[i];
     char *echo = NULL;
     size_t echo_bytes = 0;
     void *memory;
     if (begins) DR_TRY(echoed(reply, i, &echo, &echo_bytes));
-    const size_t bytes = part->text_bytes - from;
+    const size_t bytes = to > from ? to - from : 0;
     dr_status status = dr_allocate(echo_bytes + bytes + 1, "a response", &memory);
     if (status == DR_OK) {
         if (echo_bytes > 0) memcpy(memory, echo, echo_bytes);
@@ -175,17 +175,75 @@ static dr_status text_json(dr_reply *reply, int64_t i, size_t from, bool begins,
     return status;
 }
 
+/* The calls of tools in a part that is over; none where the client has no tools. */
+static dr_status read_calls(const dr_reply *reply, const dr_part *part, dr_calls *calls) {
+    const dr_request *request = reply->request;
+    *calls = (dr_calls){.text = part->text_bytes, .rest = part->text_bytes};
+    if (!request->tools || !reply->served->calls || part->text_bytes == 0) return DR_OK;
+    return dr_calls_read(reply->served->calls, json_object_get(request->json, "tools"), part->text, part->text_bytes, calls);
+}
+
+/* The calls as clients know them. numbered: each with its place, as in streams. */
+static json_t *calls_json(const dr_reply *reply, int64_t i, const dr_calls *calls, bool numbered) {
+    json_t *list = json_array();
+    for (size_t k = 0; k < json_array_size(calls->calls); k++) {
+        char id[80];
+        snprintf(id, sizeof id, "call-%s-%lld-%zu", reply->id + strlen("chatcmpl-"), (long long)i, k);
+        json_t *call = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", json_array_get(calls->calls, k));
+        if (numbered) json_object_set_new(call, "index", json_integer((json_int_t)k));
+        json_array_append_new(list, call);
+    }
+    return list;
+}
+
+static json_t *finish_json(dr_outcome outcome, const dr_calls *calls) {
+    return outcome == DR_OUTCOME_STOP && json_array_size(calls->calls) > 0 ? json_string("tool_calls") : reason_json(outcome);
+}
+
+/* The text of part i from byte `from` on, without its calls. */
+static dr_status content_json(dr_reply *reply, int64_t i, size_t from, bool begins, const dr_calls *calls, json_t **content) {
+    const dr_part *part = &reply->job->parts[i];
+    const bool called = json_array_size(calls->calls) > 0;
+    DR_TRY(text_json(reply, i, from, calls->text, begins, content));
+    if (!called || part->text_bytes == calls->rest) return DR_OK;
+    json_t *rest = json_stringn(part->text + calls->rest, part->text_bytes - calls->rest);
+    json_t *both =
+        rest ? json_pack("s+%", json_string_value(*content), json_string_value(rest), json_string_length(rest)) : NULL;
+    json_decref(rest);
+    json_decref(*content);
+    *content = both;
+    return both ? DR_OK : dr_fail(DR_ERROR_MEMORY, "no memory for the response");
+}
+
+/* The message of a chat: its text, null where there are only calls; and the calls. */
+static dr_status message_json(dr_reply *reply, int64_t i, const dr_calls *calls, json_t **message) {
+    const bool called = json_array_size(calls->calls) > 0;
+    json_t *content;
+    DR_TRY(content_json(reply, i, 0, true, calls, &content));
+    if (called && json_string_length(content) == 0) {
+        json_decref(content);
+        content = json_null();
+    }
+    *message = json_pack("{s:s, s:o}", "role", "assistant", "content", content);
+    if (called) json_object_set_new(*message, "tool_calls", calls_json(reply, i, calls, false));
+    return DR_OK;
+}
+
 static dr_status whole_choice(dr_reply *reply, int64_t i, json_t **choice) {
     const dr_part *part = &reply->job->parts[i];
-    json_t *text;
-    DR_TRY(text_json(reply, i, 0, true, &text));
-    json_t *logprobs = logprobs_json(reply, part, 0), *finish = reason_json(part->outcome);
-    *choice = reply->request->kind == DR_REQUEST_CHAT
-                  ? json_pack("{s:I, s:{s:s, s:o}, s:o, s:o}", "index", (json_int_t)i, "message", "role", "assistant",
-                              "content", text, "logprobs", logprobs, "finish_reason", finish)
-                  : json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)i, "text", text, "logprobs", logprobs,
-                              "finish_reason", finish);
-    return DR_OK;
+    const bool chat = reply->request->kind == DR_REQUEST_CHAT;
+    dr_calls calls;
+    json_t *content = NULL;
+    DR_TRY(read_calls(reply, part, &calls));
+    dr_status status =
+        chat ? message_json(reply, i, &calls, &content) : text_json(reply, i, 0, part->text_bytes, true, &content);
+    if (status == DR_OK) {
+        json_t *logprobs = logprobs_json(reply, part, 0);
+        *choice = json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)i, chat ? "message" : "text", content, "logprobs",
+                            logprobs, "finish_reason", finish_json(part->outcome, &calls));
+    }
+    json_decref(calls.calls);
+    return status;
 }
 
 static json_t *usage_json(const dr_reply *reply) {
@@ -243,30 +301,47 @@ dr_status dr_reply_whole(dr_reply *reply, char **text) {
 
 /* ---- events ---- */
 
-static json_t *event_choice(dr_reply *reply, int64_t i, json_t *text, json_t *logprobs, json_t *finish, bool begins) {
-    if (reply->request->kind != DR_REQUEST_CHAT)
-        return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)i, "text", text, "logprobs", logprobs, "finish_reason",
-                         finish);
+/* What a stream has of a part so far: with tools what may become a call waits for the end. */
+static dr_status read_shown(const dr_reply *reply, const dr_part *part, bool ends, dr_calls *calls) {
+    if (ends) return read_calls(reply, part, calls);
+    *calls = (dr_calls){.text = part->text_bytes, .rest = part->text_bytes};
+    if (reply->request->tools && reply->served->calls && part->text_bytes > 0)
+        calls->text = dr_calls_certain(reply->served->calls, part->text, part->text_bytes);
+    return DR_OK;
+}
+
+/* The new text, and what else there is at the end; takes over the text. */
+static json_t *delta_json(const dr_reply *reply, int64_t i, json_t *text, bool begins, const dr_calls *calls) {
     json_t *delta = json_object();
     if (begins) json_object_set_new(delta, "role", json_string("assistant"));
     json_object_set_new(delta, "content", text);
-    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)i, "delta", delta, "logprobs", logprobs, "finish_reason",
-                     finish);
+    if (json_array_size(calls->calls) > 0) json_object_set_new(delta, "tool_calls", calls_json(reply, i, calls, true));
+    return delta;
 }
 
 dr_status dr_reply_event(dr_reply *reply, int64_t i, dr_sent *sent, char **text) {
     const dr_part *part = &reply->job->parts[i];
-    const bool ends = part->outcome != DR_OUTCOME_NONE, records = reply->job->top >= 0;
-    const bool begins = !sent->begun && (reply->request->kind == DR_REQUEST_CHAT || part->made > 0 || ends);
+    const bool ends = part->outcome != DR_OUTCOME_NONE, chat = reply->request->kind == DR_REQUEST_CHAT;
+    const bool records = reply->job->top >= 0 && part->record_count > sent->records;
+    const bool begins = !sent->begun && (chat || part->made > 0 || ends);
+    dr_calls calls;
     json_t *piece;
     *text = NULL;
-    if (sent->ended || !(begins || ends || part->text_bytes > sent->text || (records && part->record_count > sent->records)))
-        return DR_OK;
-    DR_TRY(text_json(reply, i, sent->text, begins, &piece));
-    json_t *logprobs = records && part->record_count > sent->records ? logprobs_json(reply, part, sent->records) : json_null();
-    *sent = (dr_sent){.begun = true, .ended = ends, .records = part->record_count, .text = part->text_bytes};
-    json_t *choice = event_choice(reply, i, piece, logprobs, reason_json(part->outcome), begins);
-    return take_text(envelope(reply, true, json_pack("[o]", choice)), event, text);
+    if (sent->ended) return DR_OK;
+    DR_TRY(read_shown(reply, part, ends, &calls));
+    if (!(begins || ends || calls.text > sent->text || records)) return DR_OK;
+    dr_status status = content_json(reply, i, sent->text, begins, &calls, &piece);
+    if (status == DR_OK) {
+        json_t *logprobs = records ? logprobs_json(reply, part, sent->records) : json_null();
+        json_t *content = chat ? delta_json(reply, i, piece, begins, &calls) : piece;
+        const size_t shown = calls.text > sent->text ? calls.text : sent->text;
+        *sent = (dr_sent){.begun = true, .ended = ends, .records = part->record_count, .text = shown};
+        json_t *choice = json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)i, chat ? "delta" : "text", content, "logprobs",
+                                   logprobs, "finish_reason", finish_json(part->outcome, &calls));
+        status = take_text(envelope(reply, true, json_pack("[o]", choice)), event, text);
+    }
+    json_decref(calls.calls);
+    return status;
 }
 
 dr_status dr_reply_usage_event(dr_reply *reply, char **text) {

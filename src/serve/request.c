@@ -177,12 +177,30 @@ static dr_status refuse_key(dr_request *request, const char *key) {
 static dr_status refuse_unsupported(dr_request *request) {
     static const char *const keys[] = {"suffix", "functions", "audio", "guided_json", "guided_regex"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) DR_TRY(refuse_key(request, keys[i]));
+    return DR_OK;
+}
+
+/* Text, any JSON object, or JSON of a schema. */
+static dr_status read_format(dr_request *request) {
     const json_t *format = present(request, "response_format");
     if (!format) return DR_OK;
     const char *type = json_string_value(json_object_get(format, "type"));
     if (type && strcmp(type, "text") == 0) return DR_OK;
-    return dr_fail(DR_ERROR_UNSUPPORTED,
-                   "\"response_format\" of type \"%s\" is not supported: answers are plain text, \"text\"", type ? type : "");
+    if (type && strcmp(type, "json_object") == 0) {
+        DR_TRY(dr_schema_create_object(&request->schema));
+    } else if (type && strcmp(type, "json_schema") == 0) {
+        const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+        if (!schema)
+            return dr_fail(DR_ERROR_FORMAT, "\"response_format\" has no schema: it must be {\"type\": \"json_schema\", "
+                                            "\"json_schema\": {\"name\": ..., \"schema\": {...}}}");
+        DR_TRY(dr_schema_create(schema, &request->schema));
+    } else {
+        return dr_fail(DR_ERROR_FORMAT,
+                       "\"response_format\" is of type \"%.40s\": it must be \"text\", \"json_object\" or \"json_schema\"",
+                       type ? type : "");
+    }
+    if (!request->options.ignore_eos) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT, "\"ignore_eos\" is true: an answer of a \"response_format\" ends where its JSON does");
 }
 
 /* ---- answers ---- */
@@ -207,7 +225,8 @@ static dr_status read_answers(dr_request *request) {
     DR_TRY(integer(request, "max_tokens", 0, INT32_MAX, &request->max_tokens));
     DR_TRY(read_stream(request));
     DR_TRY(read_sampling(request));
-    return refuse_unsupported(request);
+    DR_TRY(refuse_unsupported(request));
+    return read_format(request);
 }
 
 static dr_status read_completion(dr_request *request) {
@@ -264,6 +283,18 @@ static dr_status join_parts(json_t *message) {
     return set == 0 ? DR_OK : dr_fail(DR_ERROR_MEMORY, "no memory for the messages");
 }
 
+/* Clients send a call's arguments as the text of an object, templates take the object. */
+static void parse_arguments(json_t *message) {
+    json_t *calls = json_object_get(message, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *function = json_object_get(json_array_get(calls, i), "function");
+        const json_t *text = json_object_get(function, "arguments");
+        json_t *value = json_is_string(text) ? dr_json_value(json_string_value(text)) : NULL;
+        if (json_is_object(value)) json_object_set(function, "arguments", value);
+        json_decref(value);
+    }
+}
+
 static dr_status check_messages(dr_request *request) {
     const json_t *messages = present(request, "messages");
     if (!messages || (json_is_array(messages) && json_array_size(messages) == 0))
@@ -279,8 +310,45 @@ static dr_status check_messages(dr_request *request) {
         if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
             return wrong_type("content", "a string or a list of parts", content);
         DR_TRY(join_parts(message));
+        parse_arguments(message);
     }
     return DR_OK;
+}
+
+/* The name of a tool, or NULL: it is no function. */
+static const char *tool_name(const json_t *tool) {
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    return type && strcmp(type, "function") == 0 ? json_string_value(json_object_get(json_object_get(tool, "function"), "name"))
+                                                 : NULL;
+}
+
+static dr_status check_tools(dr_request *request) {
+    const json_t *tools = present(request, "tools");
+    if (tools && !json_is_array(tools)) return wrong_type("tools", "a list", tools);
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!tool_name(json_array_get(tools, i)))
+            return dr_fail(DR_ERROR_FORMAT, "tool %zu must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+    return DR_OK;
+}
+
+/* auto, none, required, or the name of one tool. *none: the model is not to know of the tools. */
+static dr_status read_tool_choice(dr_request *request, bool *none) {
+    static const char forms[] = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+    const json_t *tools = json_object_get(request->json, "tools"), *choice = present(request, "tool_choice");
+    const char *word = json_string_value(choice);
+    *none = word && strcmp(word, "none") == 0;
+    if (!choice || *none || (word && strcmp(word, "auto") == 0)) return DR_OK;
+    request->must_call = true;
+    request->tool = tool_name(choice);
+    if (!request->tool && !(word && strcmp(word, "required") == 0)) return wrong_type("tool_choice", forms, choice);
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!request->tool || strcmp(tool_name(json_array_get(tools, i)), request->tool) == 0) {
+            if (!request->schema && !request->options.ignore_eos) return DR_OK;
+            return dr_fail(DR_ERROR_FORMAT,
+                           "\"tool_choice\" asks for a call: leave out \"response_format\" and \"ignore_eos\"");
+        }
+    return dr_fail(DR_ERROR_FORMAT, "\"tool_choice\" asks for a call of %s%.60s%s, which \"tools\" does not have",
+                   request->tool ? "\"" : "a tool", request->tool ? request->tool : "", request->tool ? "\"" : "");
 }
 
 static dr_status read_chat(dr_request *request) {
@@ -296,7 +364,10 @@ static dr_status read_chat(dr_request *request) {
     }
     DR_TRY(boolean(request, "add_generation_prompt", &request->add_generation_prompt));
     DR_TRY(keep_json(request, "messages", true, &request->messages));
-    DR_TRY(keep_json(request, "tools", true, &request->tools));
+    bool none;
+    DR_TRY(check_tools(request));
+    DR_TRY(read_tool_choice(request, &none));
+    if (!none) DR_TRY(keep_json(request, "tools", true, &request->tools));
     return keep_json(request, "chat_template_kwargs", false, &request->variables);
 }
 
@@ -367,6 +438,7 @@ void dr_request_release(dr_request *request) {
     free(request->messages);
     free(request->tools);
     free(request->variables);
+    dr_schema_destroy(request->schema);
     json_decref(request->json);
     *request = (dr_request){0};
 }

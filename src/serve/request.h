@@ -5,6 +5,8 @@
 #ifndef DR_SERVE_REQUEST_H
 #define DR_SERVE_REQUEST_H
 
+#include "constrain/schema.h"
+
 #include <deltarule/generate.h>
 #include <jansson.h>
 
@@ -35,6 +37,9 @@ typedef struct {
     int64_t prompt_count, prompt_room;
     char *messages, *tools, *variables; /* of a chat, JSON as the template takes it; NULL: none */
     bool add_generation_prompt;
+    bool must_call;              /* the answer must be a call of a tool */
+    const char *tool;            /* of this one; NULL: of any */
+    dr_schema *schema;           /* what the answer must be; NULL: any text */
     dr_generate_options options; /* sampling, stop texts, ignore_eos; the tokenizer is still to come */
     const char *stops[DR_MOST_STOPS];
     dr_logit_bias *bias; /* [options.sampling.bias_count] */

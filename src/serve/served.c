@@ -46,6 +46,7 @@ static dr_status load(const dr_serve_options *options, const char *model, dr_met
     const bool beside = options->tokenizer && strcmp(options->tokenizer, "bytes") != 0;
     dr_status status = dr_chat_load(beside ? options->tokenizer : served->folder, &served->chat);
     if (status != DR_OK && status != DR_ERROR_UNSUPPORTED && status != DR_ERROR_IO) return status;
+    if (served->chat) DR_TRY(dr_call_form_learn(served->chat, served->tokenizer, &served->calls));
     served->created = (int64_t)time(NULL);
     dr_scheduler_options scheduler = {.model = served->model,
                                       .tokenizer = served->tokenizer,
@@ -74,6 +75,7 @@ void dr_served_destroy(dr_served *served) {
     if (!served) return;
     dr_scheduler_destroy(served->scheduler);
     dr_chat_destroy(served->chat);
+    dr_call_form_destroy(served->calls);
     dr_tokenizer_destroy(served->tokenizer);
     dr_model_destroy(served->model);
     dr_release(served->name);

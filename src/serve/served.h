@@ -2,6 +2,7 @@
 #ifndef DR_SERVE_SERVED_H
 #define DR_SERVE_SERVED_H
 
+#include "serve/calls.h"
 #include "serve/scheduler.h"
 #include "serve/serve.h"
 
@@ -11,8 +12,9 @@ typedef struct {
     char *name, *folder;
     dr_model *model;
     dr_tokenizer *tokenizer;
-    dr_chat *chat;   /* NULL: it has no template */
-    int64_t created; /* seconds since 1970 */
+    dr_chat *chat;       /* NULL: it has no template */
+    dr_call_form *calls; /* how it writes calls of tools; NULL: it does not, or in a form that is not known */
+    int64_t created;     /* seconds since 1970 */
     dr_scheduler *scheduler;
     int64_t users; /* requests that hold it; the server's lock guards this */
 } dr_served;

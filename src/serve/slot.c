@@ -29,6 +29,7 @@ dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *token
     shared->chunk = CHUNK > shared->grain ? CHUNK / shared->grain * shared->grain : shared->grain;
     const int64_t scored = SCORED_LOGITS / shared->vocabulary / shared->grain * shared->grain;
     shared->scored = scored > shared->chunk ? shared->chunk : scored < shared->grain ? shared->grain : scored;
+    DR_TRY(dr_token_mask_create(tokenizer, &shared->mask));
     options.slots = slots;
     options.rows = shared->chunk;
     options.tokens = context;
@@ -46,6 +47,7 @@ void dr_slot_shared_release(dr_slot_shared *shared) {
     if (shared->kept) dr_metrics_store(shared->metrics, &shared->counted, &left);
     dr_prefixes_destroy(shared->kept);
     dr_pool_destroy(shared->pool);
+    dr_token_mask_destroy(shared->mask);
     *shared = (dr_slot_shared){0};
 }
 
@@ -57,6 +59,8 @@ dr_status dr_slot_create(const dr_slot_shared *shared, int64_t index, int64_t co
     *slot = (dr_slot){.index = index};
     DR_TRY(dr_allocate((size_t)(context + 1) * sizeof(int32_t), "the tokens of a slot", &memory));
     slot->ids = memory;
+    DR_TRY(dr_allocate(sizeof(dr_automaton), "the automaton of a slot", &memory));
+    slot->automaton = memory;
     return dr_sampler_create(dr_tokenizer_size(shared->tokenizer), &sampling, &slot->sampler);
 }
 
@@ -64,6 +68,7 @@ void dr_slot_release(dr_slot *slot) {
     dr_answer_release(&slot->answer);
     dr_sampler_destroy(slot->sampler);
     dr_release(slot->ids);
+    dr_release(slot->automaton);
     *slot = (dr_slot){0};
 }
 
@@ -75,6 +80,7 @@ dr_status dr_slot_begin(dr_slot_shared *shared, dr_slot *slot, dr_part *part) {
     DR_TRY(dr_sampler_restart(slot->sampler, &part->options.sampling));
     DR_TRY(dr_sampler_read(slot->sampler, part->prompt, part->prompt_count));
     DR_TRY(dr_answer_create(&part->options, &slot->answer));
+    if (part->job->schema) dr_automaton_begin(part->job->schema, slot->automaton);
     return dr_answer_read(&slot->answer, part->prompt, part->prompt_count);
 }
 
@@ -162,12 +168,28 @@ static dr_status score_chunk(const dr_slot_shared *shared, dr_part *part, int64_
     return status;
 }
 
+/* Draws among the tokens that the schema lets through. Log-probabilities are the model's, as without a schema. */
+static dr_status draw_bound(dr_slot_shared *shared, dr_slot *slot, const float *logits, dr_choice *choice,
+                            dr_token_logprob tops[DR_MOST_TOP_LOGPROBS]) {
+    const dr_job *job = slot->part->job;
+    const int32_t end = slot->answer.end >= 0 ? slot->answer.end : slot->answer.start;
+    const float *masked;
+    DR_TRY(dr_token_mask_apply(shared->mask, job->schema, slot->automaton, end, logits, &masked));
+    DR_TRY(dr_sampler_choose(slot->sampler, masked, choice));
+    choice->top = tops;
+    if (job->top >= 0)
+        DR_TRY(dr_token_logprobs(logits, dr_tokenizer_size(shared->tokenizer), choice->id, &choice->logprob, tops, job->top));
+    if (choice->id != end) (void)dr_token_mask_take(shared->mask, job->schema, slot->automaton, choice->id);
+    return DR_OK;
+}
+
 /* The next token from logits [vocabulary]: what it makes certain goes to whoever waits. */
-static dr_status choose(dr_slot *slot, const float *logits) {
+static dr_status choose(dr_slot_shared *shared, dr_slot *slot, const float *logits) {
+    dr_token_logprob tops[DR_MOST_TOP_LOGPROBS];
     dr_part *part = slot->part;
     dr_job *job = part->job;
     dr_choice choice;
-    DR_TRY(dr_sampler_choose(slot->sampler, logits, &choice));
+    DR_TRY(job->schema ? draw_bound(shared, slot, logits, &choice, tops) : dr_sampler_choose(slot->sampler, logits, &choice));
     DR_TRY(dr_answer_add(&slot->answer, choice.id));
     slot->ids[part->prompt_count + slot->made++] = choice.id;
     pthread_mutex_lock(&job->lock);
@@ -194,7 +216,7 @@ dr_status dr_slot_take(dr_slot_shared *shared, dr_slot *slot, const dr_pool_item
                        const float *hidden) {
     dr_part *part = slot->part;
     const dr_job *job = part->job;
-    if (item->decode) return choose(slot, logits);
+    if (item->decode) return choose(shared, slot, logits);
     const int64_t from = slot->read;
     slot->read += item->count;
     if (job->score_prompt) DR_TRY(score_chunk(shared, part, from, item->count, logits));
@@ -203,7 +225,7 @@ dr_status dr_slot_take(dr_slot_shared *shared, dr_slot *slot, const dr_pool_item
     if (!ends) return DR_OK;
     if (job->embed) return take_embedding(shared, part, hidden);
     if (part->options.tokens == 0) return DR_OK;
-    return choose(slot, logits + (item->wanted - 1) * shared->vocabulary);
+    return choose(shared, slot, logits + (item->wanted - 1) * shared->vocabulary);
 }
 
 dr_outcome dr_slot_outcome(const dr_slot *slot) {

@@ -2,6 +2,7 @@
 #ifndef DR_SERVE_SLOT_H
 #define DR_SERVE_SLOT_H
 
+#include "constrain/token_mask.h"
 #include "generate/answer.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
@@ -13,10 +14,11 @@ typedef struct {
     int64_t index; /* in the pool */
     dr_sampler *sampler;
     dr_answer answer;
-    int32_t *ids;    /* [context] what the state has seen, and the token that was chosen last */
-    int64_t read;    /* tokens of the prompt that the state has seen */
-    int64_t made;    /* tokens that were chosen */
-    double chose_at; /* when the last was */
+    dr_automaton *automaton; /* where the answer is in its schema, if it has one */
+    int32_t *ids;            /* [context] what the state has seen, and the token that was chosen last */
+    int64_t read;            /* tokens of the prompt that the state has seen */
+    int64_t made;            /* tokens that were chosen */
+    double chose_at;         /* when the last was */
 } dr_slot;
 
 /* What all slots of a model share. */
@@ -31,6 +33,7 @@ typedef struct {
     dr_prefixes *kept;        /* states of prompts and answers that were computed; NULL: none is kept */
     dr_prefix_counts counted; /* of `kept`, as the metrics have them */
     dr_metrics *metrics;
+    dr_token_mask *mask; /* for answers with a schema */
 } dr_slot_shared;
 
 dr_status dr_slot_shared_create(const dr_model *model, const dr_tokenizer *tokenizer, int64_t slots, int64_t context,

@@ -5,7 +5,7 @@
 
 Runs the functions test_NAME below, all of them without names. Needs nothing beside Python.
 """
-import concurrent.futures, contextlib, http.client, json, os, signal, socket, subprocess, sys, tempfile, threading, time
+import concurrent.futures, contextlib, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 
 import served
 
@@ -148,6 +148,110 @@ def test_chat_reads_only_what_is_new(server, command, model):
         assert own.metric("store_hits_total") == 9
 
 
+def random_schema(draw, deep=0):
+    """A schema whose values have an end, and a function that tells whether a value is one of them."""
+    kind = draw.choice(["string", "integer", "number", "boolean", "null", "enum", "const", "array", "object", "anyOf"][:10 if deep < 3 else 7])
+    if kind == "string":
+        least, most = draw.choice([(0, 5), (2, 2), (1, 8)])
+        return {"type": kind, "minLength": least, "maxLength": most}, lambda v: isinstance(v, str) and least <= len(v) <= most
+    if kind in ["integer", "number", "boolean", "null"]:
+        types = {"integer": int, "number": (int, float), "boolean": bool, "null": type(None)}[kind]
+        return {"type": kind}, lambda v: isinstance(v, types) and (kind == "boolean" or not isinstance(v, bool))
+    if kind in ["enum", "const"]:
+        values = draw.sample(["a", "ab", 1, 12, None, "\u00e4\"", {"x": [1]}], draw.randint(1, 4))
+        return ({"enum": values}, lambda v: v in values) if kind == "enum" else ({"const": values[0]}, lambda v: v == values[0])
+    if kind == "array":
+        items, good = random_schema(draw, deep + 1)
+        least, most = draw.choice([(0, 2), (1, 3), (2, 2)])
+        return ({"type": kind, "items": items, "minItems": least, "maxItems": most},
+                lambda v: isinstance(v, list) and least <= len(v) <= most and all(map(good, v)))
+    parts = {name: random_schema(draw, deep + 1) for name in draw.sample(["a", "ab", "name", "x y"], draw.randint(1, 3))}
+    if kind == "anyOf":
+        return {"anyOf": [schema for schema, _ in parts.values()]}, lambda v: any(good(v) for _, good in parts.values())
+    needed = draw.sample(sorted(parts), draw.randint(0, len(parts)))
+    return ({"type": kind, "properties": {name: schema for name, (schema, _) in parts.items()}, "required": needed,
+             "additionalProperties": False},
+            lambda v: isinstance(v, dict) and set(needed) <= set(v) <= set(parts) and all(parts[k][1](v[k]) for k in v))
+
+
+def schema_format(schema):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+def test_json_answers(server, command, model):
+    """Answers that a schema binds are always valid, also several at once and in streams; their logprobs are the model's."""
+    draw = random.Random(11)
+    for trial in range(14):
+        schema, good = random_schema(draw)
+        body = {"messages": [{"role": "user", "content": f"line {trial}"}], "max_tokens": 1500, "n": 3, "seed": trial,
+                "temperature": draw.choice([0, 1, 2]), "response_format": schema_format(schema)}
+        choices = server.post("/v1/chat/completions", body)["choices"]
+        for choice in choices:
+            assert choice["finish_reason"] == "stop" and good(json.loads(choice["message"]["content"])), (schema, choice)
+        if trial % 7 == 0:
+            pieces = [piece["choices"][0] for piece in server.stream("/v1/chat/completions", body)]
+            for i in range(3):
+                text = "".join(piece["delta"]["content"] for piece in pieces if piece["index"] == i)
+                assert text == choices[i]["message"]["content"], (text, choices[i])
+    choice = server.post("/v1/completions", {"prompt": "x", "max_tokens": 3000, "temperature": 1, "seed": 1, "logprobs": 2,
+                                             "response_format": schema_format({"type": "array", "items": {"type": "boolean"},
+                                                                               "minItems": 2, "maxItems": 2})})["choices"][0]
+    assert all(isinstance(value, bool) for value in json.loads(choice["text"])), choice
+    scores = choice["logprobs"]
+    assert scores["token_logprobs"][0] < -5 and max(scores["top_logprobs"][0].values()) > -5, scores  # the model would not write [
+    for trial in range(3):
+        choice = server.post("/v1/completions", {"prompt": "x", "max_tokens": 200, "seed": trial,
+                                                 "response_format": {"type": "json_object"}})["choices"][0]
+        assert choice["finish_reason"] == "length" or isinstance(json.loads(choice["text"]), dict), choice
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
+             "type": "object", "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"type": "integer"}},
+             "required": ["city", "days"]}}},
+         {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {},
+                                                                          "additionalProperties": False}}}]
+
+
+def test_tools(server, command, model):
+    """Tools go to the template; a call that must be made is one, whole and in a stream."""
+    tools = os.path.join(os.path.dirname(model), "tools")
+    shutil.copytree(model, tools)
+    with open(os.path.join(tools, "chat_template.jinja"), "w") as file:
+        file.write(served.TEMPLATE_WITH_TOOLS)
+    with served.Server(command, tools, f"plain={model}") as own:
+        body = {"messages": [{"role": "user", "content": "line"}], "tools": TOOLS, "max_tokens": 400, "temperature": 1}
+        names = set()
+        for seed in range(3):
+            asked = {**body, "tool_choice": "required", "seed": seed}
+            choice = own.post("/v1/chat/completions", asked)["choices"][0]
+            call = choice["message"]["tool_calls"][0]
+            names.add(call["function"]["name"])
+            arguments = json.loads(call["function"]["arguments"])
+            assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None, choice
+            assert call["type"] == "function" and call["id"], call
+            assert set(arguments) == ({"city", "days"} if call["function"]["name"] == "weather" else set()), arguments
+            deltas = [piece["choices"][0] for piece in own.stream("/v1/chat/completions", asked)]
+            streamed = [made for piece in deltas for made in piece["delta"].get("tool_calls", [])]
+            assert [made["function"] for made in streamed] == [call["function"]] and streamed[0]["index"] == 0, streamed
+            assert deltas[-1]["finish_reason"] == "tool_calls" and not any(piece["delta"]["content"] for piece in deltas), deltas
+        named = {"type": "function", "function": {"name": "stop"}}
+        choices = own.post("/v1/chat/completions", {**body, "tool_choice": named, "n": 3})["choices"]
+        assert all(choice["message"]["tool_calls"][0]["function"] == {"name": "stop", "arguments": "{}"} for choice in choices)
+        free = own.post("/v1/chat/completions", {**body, "temperature": 0, "max_tokens": 20})
+        none = own.post("/v1/chat/completions", {**body, "temperature": 0, "max_tokens": 20, "tool_choice": "none"})
+        assert free["usage"]["prompt_tokens"] > none["usage"]["prompt_tokens"] + 100
+        assert "tool_calls" not in free["choices"][0]["message"]
+        own.post("/v1/chat/completions", {**body, "messages": [*body["messages"], {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "1", **call}]}, {"role": "tool", "tool_call_id": "1", "content": "rain"}]})
+        for wrong, words in [({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "other"),
+                             ({"tool_choice": "must"}, "tool_choice"), ({"tools": [{"name": "x"}]}, "tool 0"),
+                             ({"tools": [], "tool_choice": "required"}, "does not have"),
+                             ({"tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
+                             ({"tool_choice": "required", "model": "plain"}, "template")]:
+            status, text = own.ask("POST", "/v1/chat/completions", {**body, **wrong})
+            assert status == 400 and words in json.loads(text)["error"]["message"], (wrong, text)
+
+
 def files_in(folder):
     return [name for name in os.listdir(folder) if name.endswith(".prefix")] if os.path.isdir(folder) else []
 
@@ -199,7 +303,7 @@ def test_killed_while_states_are_written(server, command, model):
     folder = os.path.join(os.path.dirname(model), "killed")
     texts = [f"line {i} of file {'abcdef'[i % 6]}: the state is a matrix\n" * 8 for i in range(12)]
     answers = [server.complete(text, max_tokens=12) for text in texts]
-    for trial in range(6):
+    for trial in range(3):
         own = served.Server(command, model, "--state-folder", folder)
         before = own.metric("store_files")
         assert own.metric("store_files_damaged_total") == 0 and before == len(files_in(folder))
@@ -212,7 +316,7 @@ def test_killed_while_states_are_written(server, command, model):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for i in range(4):
                 pool.submit(ask, i)
-            own.wait_for(lambda: len(files_in(folder)) >= before + 5 + trial, "no file is written")
+            own.wait_for(lambda: len(files_in(folder)) >= before + 3 + trial, "no file is written")
             own.process.kill()
         own.process.wait()
         own.errors.close()
@@ -290,7 +394,11 @@ BAD = [  # path, body, a word of the sentence
     ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
     ("/v1/completions", {"prompt": "a", "logit_bias": {"999": 1}}, "999"),
     ("/v1/completions", {"prompt": "a", "stream": 1}, "stream"), ("/v1/completions", {"prompt": "a", "stream_options": 1}, "stream_options"),
-    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_object"}}, "json_object"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "xml"}}, "json_object"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema"}}, "no schema"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"schema": {
+        "type": "string", "pattern": "a"}}}}, "pattern"),
     ("/v1/chat/completions", {}, "messages"), ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", {"messages": "a"}, "messages"), ("/v1/chat/completions", {"messages": [1]}, "messages"),
     ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "role"),

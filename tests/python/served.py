@@ -4,6 +4,12 @@ import http.client, json, os, signal, subprocess, tempfile, time
 TEMPLATE = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}")
 
+TEMPLATE_WITH_TOOLS = """{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools>{% endif %}
+{%- for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}{% else %}{{ m.content }}{% endif %}
+{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+
 
 def make_model(command, folder, name="tiny", steps=60, sizes=()):
     """Trains a model of bytes on numbered lines and gives it a chat template; returns its folder."""
@@ -95,7 +101,7 @@ class Server:
         raise AssertionError(f"/metrics has no {name}")
 
     def wait_for(self, condition, what):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300  # the machine may be busy
         while time.monotonic() < until:
             if condition():
                 return
