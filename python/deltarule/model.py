@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from ctypes import POINTER, Structure, byref, c_bool, c_char, c_double, c_int, c_int32, c_int64, c_void_p
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from ._library import MAX_RANK, Layout, backend as opened, check, lib
 
@@ -153,21 +153,18 @@ class Model:
         finally:
             lib.dr_backend_free(self._on.handle, block)
 
-    def generate(self, ids: Sequence[int], tokens: int, stop: Sequence[int] = ()) -> List[int]:
-        """Ids of the likeliest continuation, so many at most; one of `stop` ends it and is not among them."""
+    def tokens(self, ids: Sequence[int], count: int) -> Iterator[int]:
+        """The likeliest next ids behind these, so many at most, one by one."""
         import numpy
-        state, made = c_void_p(), []
+        state = c_void_p()
         check(lib.dr_model_state_create(self._handle, 1, byref(state)))
         try:
             batch, kept = self._batch([ids], [[len(ids) - 1]])
             logits = numpy.empty(self.vocabulary, numpy.float32)
             check(lib.dr_session_logits(self._session, byref(batch), state, 0, logits.ctypes.data))
-            for _ in range(tokens):
+            for _ in range(count):
                 best = int(logits.argmax())
-                if best in stop:
-                    break
-                made.append(best)
+                yield best
                 check(lib.dr_model_step(self._handle, byref(c_int32(best)), state, logits.ctypes.data))
         finally:
             lib.dr_model_state_destroy(state)
-        return made

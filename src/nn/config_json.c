@@ -56,31 +56,12 @@ dr_status dr_config_read_layer(const json_t *item, dr_model_config *config) {
 }
 
 static dr_status read_own(const json_t *object, dr_model_config *config, char **layer_list) {
-    static const char *const keys[] = {"model_type",
-                                       "dtype",
-                                       "rule",
-                                       "vocabulary",
-                                       "hidden",
-                                       "layers",
-                                       "heads",
-                                       "value_heads",
-                                       "key_size",
-                                       "value_size",
-                                       "conv_size",
-                                       "intermediate",
-                                       "output_gate",
-                                       "tied",
-                                       "negative_eigenvalues",
-                                       "force",
-                                       "gate",
-                                       "lower_bound",
-                                       "lambda",
-                                       "a_log_per_channel",
-                                       "lambda_bias",
-                                       "norm_eps",
-                                       "initializer_range",
-                                       "conv_initializer_range",
-                                       NULL};
+    static const char *const keys[] = {
+        "model_type", "dtype", "rule", "vocabulary", "hidden", "layers", "heads", "value_heads", "key_size", "value_size",
+        "conv_size", "intermediate", "output_gate", "tied", "negative_eigenvalues", "force", "gate", "lower_bound", "lambda",
+        "a_log_per_channel", "lambda_bias", "norm_eps", "initializer_range", "conv_initializer_range",
+        /* of transformers, which change nothing of what is computed */
+        "architectures", "transformers_version", "auto_map", "bos_token_id", "eos_token_id", "pad_token_id", NULL};
     static const char *const needed[] = {"rule", "vocabulary", "hidden", "layers", "heads", NULL};
     dr_rule rule;
     dr_gates gates;
