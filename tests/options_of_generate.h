@@ -45,6 +45,25 @@ static void generate_backend(void) {
     assert_string_equal(seen.isa, "portable");
 }
 
+static void generate_draft(void) {
+    GENERATE("--draft", "the/draft", "--draft-tokens", "7");
+    assert_string_equal(seen.model, "the/draft");
+    assert_ptr_equal(seen.generate.draft, true_model);
+    assert_int_equal(seen.generate.draft_tokens, 7);
+    GENERATE("--draft", "ngram");
+    assert_null(seen.generate.draft);
+    assert_int_equal(seen.generate.draft_tokens, 4);
+    GENERATE("--tokens", "3");
+    assert_int_equal(seen.generate.draft_tokens, 0);
+}
+
+static void generate_weights(void) {
+    GENERATE("--weights", "bf16");
+    assert_int_equal(seen.weights, DR_BF16);
+    GENERATE("--weights", "int8");
+    assert_int_equal(seen.weights, DR_I8);
+}
+
 static void generate_threads(void) {
     GENERATE("--threads", "3");
     assert_int_equal(seen.threads, 3);

@@ -17,6 +17,7 @@
 static struct {
     char backend[32], isa[32];
     int threads;
+    dr_dtype weights;
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
     int32_t ids[3], stop_tokens[2];
@@ -44,6 +45,7 @@ dr_status __wrap_dr_backend_open(const char *name, const dr_backend_options *opt
     snprintf(seen.backend, sizeof seen.backend, "%s", name);
     snprintf(seen.isa, sizeof seen.isa, "%s", options && options->isa ? options->isa : "");
     seen.threads = options ? options->threads : 0;
+    seen.weights = options ? options->weights : DR_F32;
     *backend = true_backend;
     return DR_OK;
 }
@@ -120,6 +122,20 @@ dr_status __wrap_dr_score_files(dr_model *model, const char *path, const dr_scor
     seen.scored++;
     *score = (dr_score){.files = 11, .bytes = 22, .tokens = 33, .loss = 0.4375, .perplexity = 1.5488, .bits_per_byte = 0.6312};
     options->file(options->context, "odd\n\"name\" \xff", score);
+    return DR_OK;
+}
+
+/* Told once for each type of weights. */
+dr_status __wrap_dr_compare_text(const dr_model *, const dr_model *, const char *, size_t, const dr_score_options *,
+                                 dr_comparison *);
+dr_status __wrap_dr_compare_text(const dr_model *model, const dr_model *other, const char *text, size_t bytes,
+                                 const dr_score_options *options, dr_comparison *comparison) {
+    assert_ptr_equal(model, true_model);
+    assert_ptr_equal(other, true_model);
+    snprintf(seen.prompt, sizeof seen.prompt, "%.*s", (int)bytes, text);
+    seen.score = *options;
+    seen.scored = 1;
+    *comparison = (dr_comparison){.tokens = 33, .weight_bytes = 44, .other_bits_per_byte = 0.5, .agreement = 0.75};
     return DR_OK;
 }
 
@@ -252,6 +268,19 @@ static void score_per_file(void) {
     assert_null(strstr(output, "odd"));
 }
 
+static void score_weights(void) {
+    SCORE("--weights", "bf16");
+    assert_int_equal(seen.weights, DR_BF16);
+}
+
+static void score_compare(void) {
+    const char *path = scratch_write("text", "a text\n", 7);
+    assert_int_equal(call(&cli_score, (char *[]){"score", "--model", "m", "--corpus", (char *)path, "--compare", NULL}), 0);
+    assert_string_equal(seen.prompt, "a text\n");
+    assert_int_equal(seen.weights, DR_I8); /* the last of the three */
+    for (int i = 0; i < 3; i++) assert_non_null(strstr(output, ((const char *[]){"\nfloat32 ", "\nbf16 ", "\nint8 "})[i]));
+}
+
 static void score_json(void) {
     SCORE("--json", "--per-file");
     assert_string_equal(output,
@@ -353,6 +382,11 @@ static const struct {
     {&cli_generate, "tokenizer", generate_tokenizer},
     {&cli_generate, "ignore-eos", generate_ignore_eos},
     {&cli_generate, "backend", generate_backend},
+    {&cli_generate, "draft", generate_draft},
+    {&cli_generate, "draft-tokens", generate_draft},
+    {&cli_generate, "weights", generate_weights},
+    {&cli_score, "weights", score_weights},
+    {&cli_score, "compare", score_compare},
     {&cli_generate, "prompt-file", generate_prompt_file},
     {&cli_generate, "no-echo", generate_no_echo},
     {&cli_generate, "stop", generate_stop},

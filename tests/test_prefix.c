@@ -455,13 +455,11 @@ static void test_decoded(void **unused) {
     (void)unused;
     small s = open_small();
     dr_prefixes *prefixes = make_store(s.model, 1 << 26, NULL, 0);
-    const dr_pool_item first = {.slot = 0, .ids = s.ids[0], .count = 63};
-    const dr_pool_item last = {.slot = 0, .ids = s.ids[0] + 63, .count = 1, .decode = true};
+    const dr_pool_item items[] = {{.slot = 0, .ids = s.ids[0], .count = 63},
+                                  {.slot = 0, .ids = s.ids[0] + 63, .count = 1, .decode = true}};
     dr_model_state *kept = NULL;
     const dr_model_state *found = NULL;
-    must(dr_pool_reset(s.pool, 0));
-    must(dr_pool_step(s.pool, &first, 1, &(dr_pool_results){.logits = NULL}));
-    must(dr_pool_step(s.pool, &last, 1, &(dr_pool_results){.logits = NULL}));
+    for (int i = 0; i < 2; i++) must(dr_pool_step(s.pool, &items[i], 1, &(dr_pool_results){.logits = NULL}));
     must(dr_pool_snapshot(s.pool, 0, &kept));
     must(dr_prefixes_add(prefixes, s.ids[0], 64, kept));
     must(dr_prefixes_find(prefixes, s.ids[0], 64, false, &found));
@@ -560,9 +558,8 @@ static dr_status use_all(void *context) {
     float logits[IDS];
     char file[128];
     int64_t tokens;
-    dr_status status;
     snprintf(file, sizeof file, "%s/one", folder);
-    status = dr_pool_create(model, &(dr_pool_options){2, 128, 0}, &pool);
+    dr_status status = dr_pool_create(model, &(dr_pool_options){2, 128, 0}, &pool);
     if (status == DR_OK) status = dr_prefixes_create(model, &(dr_prefix_options){1 << 20, folder, 1 << 20}, &prefixes);
     const int64_t position = 64;
     const dr_pool_item item = {
@@ -594,11 +591,10 @@ static void test_allocations(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),   cmocka_unit_test(test_files),   cmocka_unit_test(test_every_offset),
-        cmocka_unit_test(test_chat),        cmocka_unit_test(test_folder),  cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_other_files), cmocka_unit_test(test_decoded), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_allocations),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sequences),    cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_every_offset), cmocka_unit_test(test_chat),
+                                       cmocka_unit_test(test_folder),       cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_other_files),  cmocka_unit_test(test_decoded),
+                                       cmocka_unit_test(test_kill),         cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

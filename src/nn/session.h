@@ -44,11 +44,11 @@ struct dr_session {
 };
 
 /* Bytes of the backend's memory that a call over such a layout needs; nothing is allocated there. */
-DR_FOR_CHECK dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets,
-                                        bool selects, bool labelled, size_t *bytes);
+dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
+                           bool labelled, size_t *bytes);
 /* Gradients with less memory, for a second forward of each layer: the same bits. DR_ERROR_UNSUPPORTED where parts of the model
  * attend to earlier outputs. */
-DR_FOR_CHECK dr_status dr_session_recompute(dr_session *session);
+dr_status dr_session_recompute(dr_session *session);
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all
  * rows; labelled: there are labels. */

@@ -22,9 +22,9 @@ typedef struct dr_muon dr_muon;
 
 /* Memory for matrices of up to so many elements with a shorter side of up to `side`. DR_ERROR_UNSUPPORTED, with the operation,
  * on a backend that lacks one. */
-DR_FOR_CHECK dr_status dr_muon_create(dr_backend *backend, int64_t elements, int64_t side, dr_muon **muon);
-DR_FOR_CHECK void dr_muon_destroy(dr_muon *muon); /* NULL is allowed */
-int64_t dr_muon_bytes(const dr_muon *muon);       /* of the backend's memory; 0 of NULL */
+dr_status dr_muon_create(dr_backend *backend, int64_t elements, int64_t side, dr_muon **muon);
+void dr_muon_destroy(dr_muon *muon);        /* NULL is allowed */
+int64_t dr_muon_bytes(const dr_muon *muon); /* of the backend's memory; 0 of NULL */
 
 typedef struct {
     int64_t rows, columns;
@@ -32,7 +32,7 @@ typedef struct {
 } dr_muon_step;
 
 /* One matrix: gradient, parameter and momentum [rows, columns], numbers. Changes nothing in a skipped step. */
-DR_FOR_CHECK dr_status dr_muon_update(dr_muon *muon, const dr_muon_step *step, const dr_control *control, const void *gradient,
-                                      void *parameter, void *momentum);
+dr_status dr_muon_update(dr_muon *muon, const dr_muon_step *step, const dr_control *control, const void *gradient,
+                         void *parameter, void *momentum);
 
 #endif

@@ -85,7 +85,7 @@ extern const dr_setting dr_setting_table[DR_SETTINGS];
 
 /* The value of a setting, set or default. Of the type that the table says, and not "auto". */
 DR_FOR_CHECK int64_t dr_setting_integer(const dr_train_options *options, dr_setting_id id);
-DR_FOR_CHECK double dr_setting_real(const dr_train_options *options, dr_setting_id id);
+double dr_setting_real(const dr_train_options *options, dr_setting_id id);
 bool dr_setting_boolean(const dr_train_options *options, dr_setting_id id);
 const char *dr_setting_text(const dr_train_options *options, dr_setting_id id);
 /* Whether it is left to the rule's family. */
@@ -108,7 +108,7 @@ dr_status dr_train_batch(const dr_train_options *options, int64_t longest, int64
 
 /* What the settings say of the optimizer and of learning rates; text in it lives as long as the options. DR_ERROR_ARGUMENT if
  * warm-up and decay are more than all steps. */
-dr_status dr_train_optimizer_settings(const dr_train_options *options, dr_optimizer_settings *settings);
+DR_FOR_CHECK dr_status dr_train_optimizer_settings(const dr_train_options *options, dr_optimizer_settings *settings);
 dr_status dr_train_schedule(const dr_train_options *options, dr_schedule *schedule);
 
 /* All settings but threads, on which results do not depend, as an object that dr_train_options_read takes. */

@@ -28,7 +28,7 @@ expect 2 'usage:' "$root/bench/lengths"
 expect 1 'is not there: build it first' env DELTARULE="$work" "$root/bench/all"
 
 for program in "$root"/bench/*.c; do
-    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I "$root/include" -I "$root/src" "$program"
+    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fopenmp -fsyntax-only -I "$root/include" -I "$root/src" "$program"
 done
 
 # A module that does not load stands for PyTorch where it is missing.
