@@ -93,8 +93,11 @@ static void check_round_trip(dr_backend *backend, const dr_model_config *config,
 }
 
 static const char *published_type(const char *rule) {
-    static const char *const types[][2] = {{"delta_net", "delta_net"},         {"gdn", "gated_deltanet"}, {"kda", "kda"},
-                                           {"pgdn", "precond_gated_deltanet"}, {"pkda", "precond_kda"},   {"qdelta", "qdelta"}};
+    static const char *const types[][2] = {
+        {"delta_net", "delta_net"}, {"gdn", "gated_deltanet"},   {"kda", "kda"},     {"pgdn", "precond_gated_deltanet"},
+        {"pkda", "precond_kda"},    {"qdelta", "qdelta"},        {"comba", "comba"}, {"delta_product", "gated_deltaproduct"},
+        {"gdn2", "gdn2"},           {"pdn", "precond_deltanet"}, {"gla", "gla"},     {"retnet", "retnet"},
+        {"mesanet", "mesa_net"}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strcmp(types[i][0], rule) == 0) return types[i][1];
     return "deltarule";
@@ -104,6 +107,7 @@ static void test_named_rules(void **state) {
     (void)state;
     for (int i = 0; i < dr_rule_count(); i++) {
         dr_model_config config = tiny(dr_rule_at(i));
+        if (dr_rule_at(i)->family == DR_FAMILY_MESANET) config.value_size = config.key_size; /* as its class has it */
         for (int b = 0; b < 2; b++) check_round_trip(backends[b], &config, published_type(config.rule.name));
     }
 }

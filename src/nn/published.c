@@ -3,6 +3,7 @@
  * decided by describing that and comparing the two. */
 #include "nn/published.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "formats/names/published.h"
 #include "nn/config.h"
 #include "nn/describe.h"
@@ -72,19 +73,6 @@ static bool same_model(const dr_description *a, const dr_description *b) {
     return true;
 }
 
-/* Whether a configuration of our own says all of a description; *config is it. */
-static dr_status find_config(const json_t *object, const dr_description *description, dr_model_config *config, bool *found) {
-    dr_model_config read;
-    dr_description own;
-    char *layer_list = NULL; /* none: published types have no such key */
-    *found = false;
-    if (dr_config_read(object, &read, &layer_list) != DR_OK || dr_config_resolve(&read, config) != DR_OK) return DR_OK;
-    DR_TRY(dr_describe(config, &own));
-    *found = same_model(description, &own);
-    dr_description_release(&own);
-    return DR_OK;
-}
-
 /* What callers see of other models: sizes of the model, and of its first recurrent layer. */
 static dr_model_config seen_config(const dr_description *description) {
     dr_model_config config = {.vocabulary = description->vocabulary,
@@ -111,6 +99,83 @@ static dr_model_config seen_config(const dr_description *description) {
     return config;
 }
 
+/* What a configuration would be if it said all of a description whose layers are all as the first. */
+static dr_model_config likely_config(const dr_description *description) {
+    const dr_model_config seen = seen_config(description);
+    dr_model_config config = dr_model_config_default(&seen.rule);
+    config.vocabulary = seen.vocabulary;
+    config.hidden = seen.hidden;
+    config.layers = seen.layers;
+    config.tied = seen.tied;
+    config.norm_eps = seen.norm_eps;
+    config.heads = seen.heads;
+    config.value_heads = seen.value_heads;
+    config.key_size = seen.key_size;
+    config.value_size = seen.value_size;
+    config.conv_size = seen.conv_size;
+    config.output_gate = seen.output_gate;
+    config.intermediate = description->layers[0].feed.of.forward.width;
+    config.gates.negative_eigenvalues = seen.gates.negative_eigenvalues;
+    config.gates.gate = seen.gates.gate;
+    if (seen.gates.gate != DR_GATE_FORM_LOG) config.gates.lower_bound = seen.gates.lower_bound;
+    if (dr_rule_uses(&seen.rule, DR_INPUT_LAMBDA)) config.lambda_bias = seen.lambda_bias;
+    config.force =
+        config.gates.negative_eigenvalues && dr_rule_uses(&seen.rule, DR_INPUT_SCAN_GAIN); /* whoever trained it has decided */
+    return config;
+}
+
+/* Whether a description is that of a resolved configuration. */
+static dr_status compare(const dr_description *description, const dr_model_config *config, bool *same) {
+    dr_description own;
+    DR_TRY(dr_describe(config, &own));
+    *same = same_model(description, &own);
+    dr_description_release(&own);
+    return DR_OK;
+}
+
+/* Whether a configuration of our own says all of a description; *config is it. */
+static dr_status find_config(const json_t *object, const dr_description *description, dr_model_config *config, bool *found) {
+    *found = false;
+    if (description->layers[0].feed.kind != DR_FEED_GATED || description->layers[0].mixer[0].kind != DR_MIXER_RECURRENT)
+        return DR_OK;
+    dr_model_config read = likely_config(description);
+    DR_TRY(dr_json_real(object, "conv_initializer_range", 0, 100, &read.conv_initializer_range));
+    DR_TRY(dr_json_real(object, "initializer_range", 0, 100, &read.initializer_range));
+    return dr_config_resolve(&read, config) == DR_OK ? compare(description, config, found) : DR_OK;
+}
+
+dr_status dr_published_says(const json_t *object, const dr_model_config *config, bool *all) {
+    dr_description description;
+    *all = false;
+    dr_status status = dr_published_read(object, &description);
+    if (status != DR_OK) return status == DR_ERROR_MEMORY ? status : DR_OK;
+    status = compare(&description, config, all);
+    dr_description_release(&description);
+    return status;
+}
+
+dr_status dr_published_config(const json_t *object, dr_model_config *config) {
+    dr_description description;
+    bool found = false;
+    DR_TRY(dr_published_read(object, &description));
+    dr_status status = find_config(object, &description, config, &found);
+    if (status == DR_OK && !found)
+        status =
+            dr_fail(DR_ERROR_UNSUPPORTED, "no configuration of rules with layers all alike says what this one of type %s does",
+                    description.model_type);
+    dr_description_release(&description);
+    return status;
+}
+
+/* Whether a configuration is written as this type again. */
+static dr_status keeps_type(const dr_model_config *config, const char *type, bool *keeps) {
+    json_t *written = dr_config_write(config, "float32");
+    const char *name = json_string_value(json_object_get(written, "model_type"));
+    *keeps = name && strcmp(name, type) == 0;
+    json_decref(written);
+    return name ? DR_OK : dr_fail(DR_ERROR_MEMORY, "there is no memory for a configuration");
+}
+
 dr_status dr_model_build_published(dr_backend *backend, json_t *object, dr_model **model) {
     const char *type = json_string_value(json_object_get(object, "model_type"));
     dr_model_config config;
@@ -125,6 +190,7 @@ dr_status dr_model_build_published(dr_backend *backend, json_t *object, dr_model
     }
     DR_TRY(dr_published_read(object, &description));
     dr_status status = find_config(object, &description, &config, &own);
+    if (status == DR_OK && own) status = keeps_type(&config, type, &own);
     if (status != DR_OK || own) {
         dr_description_release(&description);
         return status == DR_OK ? dr_model_build(backend, &config, model) : status;

@@ -9,4 +9,10 @@
  * with; else it keeps the object. DR_ERROR_FORMAT, DR_ERROR_UNSUPPORTED. */
 dr_status dr_model_build_published(dr_backend *backend, json_t *object, dr_model **model);
 
+/* The configuration that says all of what the object tells; DR_ERROR_UNSUPPORTED if there is none. */
+dr_status dr_published_config(const json_t *object, dr_model_config *config);
+
+/* Whether an object tells the model of a resolved configuration. DR_ERROR_MEMORY. */
+dr_status dr_published_says(const json_t *object, const dr_model_config *config, bool *all);
+
 #endif

@@ -282,6 +282,13 @@ TRAINED = [
     ("precond_gated_deltanet", ["--rule=pgdn", "--conv-size=3"]),
     ("precond_kda", ["--rule=pkda"]),
     ("qdelta", ["--rule=qdelta", "--lambda-bias=0.5"]),
+    ("gated_deltaproduct", ["--rule=delta_product"]),
+    ("comba", ["--rule=comba", "--value-size=24", "--output-gate=false"]),
+    ("gdn2", ["--rule=gdn2"]),
+    ("precond_deltanet", ["--rule=pdn"]),
+    ("gla", ["--rule=gla", "--tied=false"]),
+    ("retnet", ["--rule=retnet"]),
+    ("mesa_net", ["--rule=mesanet"]),
 ]
 
 
