@@ -383,7 +383,10 @@ static void test_random_models_and_failed_allocations(void **state) {
             allocation_fail_at(failed + 1);
             const dr_status status = dr_model_load(cpu[type][0][0], folder, &loaded);
             allocation_fail_at(0);
-            if (status == DR_OK) break;
+            if (status == DR_OK) {
+                dr_model_destroy(loaded);
+                break;
+            }
             assert_int_equal(status, DR_ERROR_MEMORY);
             assert_int_equal(allocation_alive, alive);
         }

@@ -384,7 +384,7 @@ static bool open_value(const dr_schema *schema, dr_reading *reading, int32_t nod
 /* Adds what a reading, which is changed, becomes with a byte. */
 static void follow(const dr_schema *schema, dr_reading *reading, uint8_t byte, dr_automaton *to) {
     while (reading->depth > 0) {
-        int32_t child;
+        int32_t child = 0;
         dr_open_value *value = &reading->open[reading->depth - 1];
         const verdict made = take(schema, reading, value, byte, &child);
         if (made == NO) return;

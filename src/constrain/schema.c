@@ -24,7 +24,7 @@ static dr_status add_node(reader *r, dr_node_kind kind, const json_t *from, int3
     void *nodes = r->schema->nodes, *read = (void *)r->read;
     if (r->schema->count >= DR_SCHEMA_NODES)
         return dr_fail(DR_ERROR_UNSUPPORTED, "the schema describes more than %d values", DR_SCHEMA_NODES);
-    DR_TRY(dr_grow(&read, r->schema->count, sizeof *r->read, "a schema"));
+    DR_TRY(dr_grow(&read, r->schema->count, sizeof(void *), "a schema"));
     r->read = read;
     DR_TRY(dr_grow(&nodes, r->schema->count, sizeof *r->schema->nodes, "a schema"));
     r->schema->nodes = nodes;
@@ -80,13 +80,15 @@ static dr_status string_node(reader *r, int32_t *node) {
 
 /* Any value at all. */
 static dr_status any_node(reader *r, int32_t *node) {
-    static const dr_node_kind kinds[] = {DR_NODE_STRING, DR_NODE_NUMBER, DR_NODE_MAP, DR_NODE_ARRAY, DR_NODE_TEXTS};
+    static const dr_node_kind kinds[] = {DR_NODE_NUMBER, DR_NODE_MAP, DR_NODE_ARRAY, DR_NODE_TEXTS};
     static const char *const words[] = {"true", "false", "null"};
     int32_t child = -1;
     *node = r->schema->any;
     if (*node >= 0) return DR_OK;
     DR_TRY(add_node(r, DR_NODE_ANY_OF, NULL, node));
     r->schema->any = *node;
+    DR_TRY(string_node(r, &child)); /* the names of the map too */
+    DR_TRY(add_child(r, *node, child));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         DR_TRY(add_node(r, kinds[i], NULL, &child));
         DR_TRY(add_child(r, *node, child));
@@ -477,6 +479,7 @@ static dr_status begin(reader *r) {
     void *memory;
     DR_TRY(dr_allocate_zero(sizeof(dr_schema), "a schema", &memory));
     r->schema = memory;
+    r->schema->count = 0;
     r->schema->any = r->schema->string = -1;
     return DR_OK;
 }

@@ -190,7 +190,7 @@ dr_status dr_model_build_published(dr_backend *backend, json_t *object, dr_model
     }
     DR_TRY(dr_published_read(object, &description));
     dr_status status = find_config(object, &description, &config, &own);
-    if (status == DR_OK && own) status = keeps_type(&config, type, &own);
+    if (status == DR_OK && own) status = keeps_type(&config, description.model_type, &own);
     if (status != DR_OK || own) {
         dr_description_release(&description);
         return status == DR_OK ? dr_model_build(backend, &config, model) : status;

@@ -80,7 +80,7 @@ static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size
             if (level > 0) used += snprintf(text + used, size - (size_t)used, " keep_level 4");
             if (more > 1)
                 used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", level > 0 ? " and" : "",
-                                 (long long)(parts * more));
+                                 (long long)parts * more);
             dr_format(text + used, size - (size_t)used, " it would need %.1f GB", 1e-9 * (double)bytes);
             return DR_OK;
         }

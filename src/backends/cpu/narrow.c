@@ -26,7 +26,8 @@ static const char *row_of(const dr_backend *backend, const void *weight, int64_t
 }
 
 /* Threads that have enough to do. */
-static int team_of(const dr_backend *backend, double work) {
+static int team_of(const dr_backend *backend, int64_t rows, int64_t in, int64_t out) {
+    const double work = (double)rows * (double)in * (double)out;
     const int team = work < PRODUCT_GRAIN ? 1 : dr_cpu_team(backend->threads);
     return work / PRODUCT_GRAIN < team ? (int)(work / PRODUCT_GRAIN) + 1 : team;
 }
@@ -34,7 +35,7 @@ static int team_of(const dr_backend *backend, double work) {
 /* groups products of `out` columns that differ by fixed steps */
 static dr_status multiply(dr_backend *backend, const dr_cpu_narrow *p, int64_t out, int64_t groups) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    const int team = team_of(backend, (double)(p->rows * groups) * (double)out * (double)p->in);
+    const int team = team_of(backend, p->rows * groups, p->in, out);
     int64_t width = blocks_of(blocks_of(out, team), COLUMN_STEP) * COLUMN_STEP;
     if (p->rows > 1 && width > COLUMN_BLOCK) width = COLUMN_BLOCK; /* with one row a thread reads on and on */
     const int64_t across = blocks_of(out, width), tasks = groups * across;
@@ -99,9 +100,8 @@ dr_status dr_cpu_narrow_linear_backward(dr_backend *backend, const dr_linear *li
                              .y = d_x,
                              .y_row = linear->in,
                              .accumulate = accumulate};
-    const int team = team_of(backend, (double)linear->rows * (double)linear->out * (double)linear->in);
     const int64_t across = blocks_of(linear->in, COLUMN_BLOCK), tasks = linear->rows * across;
-#pragma omp parallel for schedule(static) num_threads(team)
+#pragma omp parallel for schedule(static) num_threads(team_of(backend, linear->rows, linear->in, linear->out))
     for (int64_t task = 0; task < tasks; task++) {
         const int64_t row = task / across, column = task % across * COLUMN_BLOCK, end = column + COLUMN_BLOCK;
         kernels->narrow_transposed(&p, linear->out, row, row + 1, column, end < linear->in ? end : linear->in);
@@ -121,7 +121,7 @@ dr_status dr_cpu_narrow_embedding_forward(dr_backend *backend, int64_t rows, int
 dr_status dr_cpu_narrow_experts_linear_forward(dr_backend *backend, const dr_experts *of, int64_t in, int64_t out,
                                                const int32_t *begins, const void *x, const void *weight, void *y) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    const int team = team_of(backend, (double)(of->rows * of->chosen) * (double)in * (double)out);
+    const int team = team_of(backend, of->rows * of->chosen, in, out);
     int64_t width = of->experts * out / (TASKS_A_THREAD * team) / COLUMN_STEP * COLUMN_STEP;
     width = width < COLUMN_STEP ? COLUMN_STEP : width > COLUMN_BLOCK ? COLUMN_BLOCK : width;
     const int64_t across = blocks_of(out, width);
