@@ -132,20 +132,20 @@ typedef struct {
 /* The first that can say all of a configuration is written. */
 /* clang-format off */
 static const published types[] = {
-    {"delta_net", DR_FAMILY_DELTA_NET, "DeltaNetForCausalLM", "use_gate", .by_model = true, .negative = true, .features = true},
-    {"precond_deltanet", DR_FAMILY_DELTA_NET, NULL, "use_gate", .negative = true, .value_heads = true, .squash = true},
-    {"gated_deltanet", DR_FAMILY_GDN, "GatedDeltaNetForCausalLM", "use_gate", .negative = true, .value_heads = true},
-    {"gated_deltaproduct", DR_FAMILY_GDN, "GatedDeltaProductForCausalLM", "use_output_gate", .negative = true, .steps = true},
-    {"comba", DR_FAMILY_COMBA, "CombaForCausalLM", "use_output_gate", .value_heads = true},
-    {"kda", DR_FAMILY_KDA, "KDAForCausalLM", NULL, .negative = true, .bounded = true, .value_heads = true},
-    {"gdn2", DR_FAMILY_KDA, NULL, NULL, .negative = true},
-    {"precond_gated_deltanet", DR_FAMILY_PGDN, "PrecondGatedDeltaNetForCausalLM", "use_gate", .negative = true,
+    {.model_type = "delta_net", DR_FAMILY_DELTA_NET, "DeltaNetForCausalLM", "use_gate", .by_model = true, .negative = true, .features = true},
+    {.model_type = "precond_deltanet", DR_FAMILY_DELTA_NET, NULL, "use_gate", .negative = true, .value_heads = true, .squash = true},
+    {.model_type = "gated_deltanet", DR_FAMILY_GDN, "GatedDeltaNetForCausalLM", "use_gate", .negative = true, .value_heads = true},
+    {.model_type = "gated_deltaproduct", DR_FAMILY_GDN, "GatedDeltaProductForCausalLM", "use_output_gate", .negative = true, .steps = true},
+    {.model_type = "comba", DR_FAMILY_COMBA, "CombaForCausalLM", "use_output_gate", .value_heads = true},
+    {.model_type = "kda", DR_FAMILY_KDA, "KDAForCausalLM", NULL, .negative = true, .bounded = true, .value_heads = true},
+    {.model_type = "gdn2", DR_FAMILY_KDA, NULL, NULL, .negative = true},
+    {.model_type = "precond_gated_deltanet", DR_FAMILY_PGDN, "PrecondGatedDeltaNetForCausalLM", "use_gate", .negative = true,
      .value_heads = true, .squash = true},
-    {"precond_kda", DR_FAMILY_PKDA, "PrecondKDAForCausalLM", NULL, .negative = true, .bounded = true, .squash = true},
-    {"qdelta", DR_FAMILY_QDELTA, NULL, "use_gate", .negative = true, .value_heads = true, .lambda = true},
-    {"gla", DR_FAMILY_GLA, "GLAForCausalLM", "use_output_gate", .by_model = true},
-    {"retnet", DR_FAMILY_RETNET, "RetNetForCausalLM", "use_output_gate", .by_model = true},
-    {"mesa_net", DR_FAMILY_MESANET, "MesaNetForCausalLM", "use_output_gate", .square = true},
+    {.model_type = "precond_kda", DR_FAMILY_PKDA, "PrecondKDAForCausalLM", NULL, .negative = true, .bounded = true, .squash = true},
+    {.model_type = "qdelta", DR_FAMILY_QDELTA, NULL, "use_gate", .negative = true, .value_heads = true, .lambda = true},
+    {.model_type = "gla", DR_FAMILY_GLA, "GLAForCausalLM", "use_output_gate", .by_model = true},
+    {.model_type = "retnet", DR_FAMILY_RETNET, "RetNetForCausalLM", "use_output_gate", .by_model = true},
+    {.model_type = "mesa_net", DR_FAMILY_MESANET, "MesaNetForCausalLM", "use_output_gate", .square = true},
 };
 /* clang-format on */
 
