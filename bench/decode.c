@@ -44,17 +44,16 @@ static double read_once(const uint64_t *buffer, int64_t words, int threads) {
     return seconds;
 }
 
-/* Bytes of the matrices that a token reads: all but the embedding, of which it reads a row. */
+/* Bytes of weights that one token makes a model read: those of all matrices but the embedding, of which it reads one row. A row
+ * of int8 has a float32 scale. */
 static double weight_bytes(const dr_model *model, dr_dtype type) {
     const dr_parameter *list;
     const int64_t count = dr_model_parameters(model, &list);
     double bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         if (!list[i].decays || list[i].rank != 2 || strstr(list[i].name, "embeddings")) continue;
-        bytes += (double)list[i].count * (type == DR_I8     ? 1
-                                          : type == DR_BF16 ? 2
-                                                            : 4) +
-                 (type == DR_I8 ? 4.0 * (double)list[i].shape[0] : 0);
+        bytes += (double)list[i].count * (double)dr_dtype_size(type);
+        if (type == DR_I8) bytes += sizeof(float) * (double)list[i].shape[0];
     }
     return bytes;
 }

@@ -1,8 +1,6 @@
 /* A step whose batch is computed in parts: the same losses, gradients and parameters as in one piece, but for rounding; the
  * same bits when it is resumed; and the sizes that settings say. */
-#include "short_runs.h"
-
-static dr_backend *reference, *cpu;
+#include "short_backends.h"
 
 static void assert_near(double one, double other, double tolerance) {
     if (!(fabs(one - other) <= tolerance * fmax(fabs(one), fabs(other)))) fail_msg("%.17g and %.17g differ", one, other);
@@ -82,20 +80,6 @@ static void test_tokens_per_step(void **state) {
     short_refused(cpu, "accumulate is 4: it must divide the 6 sequences", SETTINGS("batch", "6", "accumulate", "4"));
 }
 
-static int begin(void **state) {
-    if (scratch_begin(state) != 0) return -1;
-    short_write_corpus();
-    reference = open_backend("reference", NULL, 1);
-    cpu = open_backend("cpu", NULL, 1);
-    return 0;
-}
-
-static int end(void **state) {
-    dr_backend_close(reference);
-    dr_backend_close(cpu);
-    return scratch_end(state);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_are_the_whole),
@@ -103,5 +87,5 @@ int main(void) {
         cmocka_unit_test(test_resumed_parts_are_the_same),
         cmocka_unit_test(test_tokens_per_step),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, short_begin, short_end);
 }

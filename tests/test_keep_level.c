@@ -1,11 +1,10 @@
 /* Steps that keep less and make it again: the same bits with less memory, for every kind of layer; and what is said where
  * memory is short. */
-#include "short_runs.h"
+#include "short_backends.h"
 
 #include "nn/session.h"
 #include "train/run.h"
 
-static dr_backend *reference, *cpu;
 static int64_t available; /* what the library is told; 0: the truth */
 
 int64_t __real_dr_memory_available(void);
@@ -78,25 +77,11 @@ static void test_a_smaller_choice_is_named(void **state) {
     short_refused(cpu, "keep_level is 2: it must be 0", SETTINGS("keep_level", "2"));
 }
 
-static int begin(void **state) {
-    if (scratch_begin(state) != 0) return -1;
-    short_write_corpus();
-    reference = open_backend("reference", NULL, 1);
-    cpu = open_backend("cpu", NULL, 1);
-    return 0;
-}
-
-static int end(void **state) {
-    dr_backend_close(reference);
-    dr_backend_close(cpu);
-    return scratch_end(state);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_bits),
         cmocka_unit_test(test_less_memory),
         cmocka_unit_test(test_a_smaller_choice_is_named),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, short_begin, short_end);
 }

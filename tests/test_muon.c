@@ -1,12 +1,10 @@
 /* Muon and groups of parameters: steps against plain loops in double, matrices that become orthogonal, stacks of experts, steps
  * that are skipped, which parameter has which treatment, and runs that are resumed. */
-#include "short_runs.h"
+#include "short_backends.h"
 
 #include "base/random.h"
 #include "train/groups.h"
 #include "train/optimizer.h"
-
-static dr_backend *reference, *cpu;
 
 /* ---- the step by plain loops ---- */
 
@@ -357,20 +355,6 @@ static void test_runs_with_muon(void **state) {
     dr_backend_close(three);
 }
 
-static int begin(void **state) {
-    if (scratch_begin(state) != 0) return -1;
-    short_write_corpus();
-    reference = open_backend("reference", NULL, 1);
-    cpu = open_backend("cpu", NULL, 1);
-    return 0;
-}
-
-static int end(void **state) {
-    dr_backend_close(reference);
-    dr_backend_close(cpu);
-    return scratch_end(state);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_against_plain_loops),
@@ -383,5 +367,5 @@ int main(void) {
         cmocka_unit_test(test_bad_groups_are_refused),
         cmocka_unit_test(test_runs_with_muon),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, short_begin, short_end);
 }
