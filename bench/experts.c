@@ -1,7 +1,8 @@
 /* What a step of training costs with a mixture of experts beside a dense step of the same active parameters: two models of one
- * gdn layer, whose feed-forward has EXPERTS experts of width WIDTH, CHOSEN of which a token passes, or is one of width CHOSEN
- * times WIDTH. Steps of both run in turn, and the medians of the ratios of neighbours count. The optimizer is told apart: it
- * changes all experts, active or not. Fails if the gradient takes more than 1.4 times the dense one.
+ * gdn layer. The feed-forward of the first has EXPERTS experts of width WIDTH, and each token goes to CHOSEN of them; the
+ * feed-forward of the second is dense, of width CHOSEN times WIDTH. Steps of both run in turn; the program prints the median
+ * ratio of neighbouring steps, once for the gradient and once with the optimizer, which changes all experts, active or not. It
+ * fails if the gradient takes more than 1.4 times the dense one.
  *
  * Usage: experts [HIDDEN [WIDTH [EXPERTS [CHOSEN [ROWS [THREADS [STEPS]]]]]]] */
 #include "base/clock.h"
