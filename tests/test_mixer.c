@@ -1,5 +1,7 @@
 /* The mixer of every named rule, and of compositions that use each option of each axis that has a layer: its hand-written
- * backward against differences in double on the reference, by the input and by every parameter. */
+ * backward against differences in double on the reference, by the input and by every parameter. What it gives the recurrence
+ * and what it makes of the output, which differences cannot tell from another network: lengths and turns of keys, ridges, the
+ * skip, the norm, first values. */
 #include "backends/reference/reference.h"
 #include "module_problem.h"
 #include "nn/config.h"
@@ -287,11 +289,197 @@ static void test_free_keys(void **state) {
     check_composition("a rate on the key", rule);
 }
 
+/* ---- values by hand ------------------------------------------------------------------------------------------------- */
+
+/* What the recurrence read as an input in the last forward. */
+static const double *input_of(const module_problem *of, dr_input input) {
+    const double *values = dr_recurrent_inputs(&of->call, of->call.memory).at[input];
+    assert_non_null(values);
+    return values;
+}
+
+/* The last forward's o [rows, HV, V], with the skip. */
+static const double *output_of(const module_problem *of) {
+    const dr_recurrent_memory *memory = of->call.memory;
+    return memory->at[dr_recurrent_of(&of->call)->output];
+}
+
+static void set_parameter(module_problem *of, const char *name, double value) {
+    const dr_layer_parameter *parameter = module_parameter(of, name);
+    assert_non_null(parameter);
+    for (int64_t i = 0; i < parameter->count; i++) of->parameters[parameter->offset + i] = value;
+}
+
+static double first_value(const dr_model_config *config, const char *name) {
+    module_problem of;
+    begin(&of, config);
+    const dr_layer_parameter *parameter = module_parameter(&of, name);
+    assert_non_null(parameter);
+    assert_int_equal(parameter->initial.kind, DR_INITIAL_CONSTANT);
+    const double value = parameter->initial.value;
+    module_end(&of);
+    return value;
+}
+
+static void test_first_values(void **state) {
+    (void)state;
+    dr_model_config config = small(dr_rule_find("pgdn"));
+    assert_true(first_value(&config, "log_atk_scale") == -0.2);
+    assert_true(first_value(&config, "o_norm.weight") == 1);
+    config = small(dr_rule_find("comba"));
+    assert_true(first_value(&config, "decay") == 1 && first_value(&config, "D") == 1);
+    config = small(dr_rule_find("mamba2"));
+    assert_true(first_value(&config, "D_skip") == 1 && first_value(&config, "q_conv1d.bias") == 0);
+    config = small(dr_rule_find("qdelta"));
+    config.gates.lambda_bias_learned = true;
+    assert_true(first_value(&config, "lamb_bias") == -0.8);
+}
+
+/* Each head's part of these inputs [rows, H, K] has length 1, but for the norm's eps. */
+static void check_units(const dr_rule *rule, const dr_input *inputs, int count) {
+    const dr_model_config config = small(rule);
+    module_problem of;
+    begin(&of, &config);
+    module_objective(&of);
+    for (int n = 0; n < count; n++) {
+        const double *keys = input_of(&of, inputs[n]);
+        for (int64_t i = 0; i < MODULE_ROWS * config.heads; i++) {
+            double square = 0;
+            for (int64_t k = 0; k < config.key_size; k++)
+                square += keys[i * config.key_size + k] * keys[i * config.key_size + k];
+            if (!(fabs(square - 1) <= 1e-3)) fail_msg("input %s: the square of a head is %g", dr_input_name(inputs[n]), square);
+        }
+    }
+    module_end(&of);
+}
+
+static void test_keys_are_units(void **state) {
+    (void)state;
+    static const dr_input erasing[] = {DR_INPUT_QUERY, DR_INPUT_KEY, DR_INPUT_ERASE_KEY},
+                          feeding[] = {DR_INPUT_QUERY, DR_INPUT_KEY, DR_INPUT_FEEDBACK_KEY},
+                          free_keys[] = {DR_INPUT_FREE_READ, DR_INPUT_FREE_WRITE};
+    check_units(dr_rule_find("eda"), erasing, 3);
+    check_units(dr_rule_find("comba"), feeding, 3);
+    const dr_rule rule = one_row(DR_DECAY_SCALAR, (dr_row){DR_READ_FREE, true, DR_WRITE_FREE, DR_GAIN_ONE, DR_VALUE_NONE});
+    check_units(&rule, free_keys, 2);
+}
+
+/* softplus(p) + least: one at first, the least where p is far below 0. */
+static void test_ridge(void **state) {
+    (void)state;
+    const dr_model_config config = small(dr_rule_find("mesanet"));
+    const double first = first_value(&config, "ridge");
+    module_problem of;
+    begin(&of, &config);
+    const double least = dr_recurrent_of(&of.call)->is.least_ridge;
+    assert_true(least == 0.25);
+    for (int step = 0; step < 2; step++) {
+        set_parameter(&of, "ridge", step == 0 ? first : -60);
+        module_objective(&of);
+        const double *ridge = input_of(&of, DR_INPUT_RIDGE), expected = step == 0 ? 1 : least;
+        for (int64_t i = 0; i < config.heads * config.key_size; i++) assert_true(fabs(ridge[i] - expected) <= 1e-14);
+    }
+    module_end(&of);
+}
+
+/* Queries and keys of 4 channels turned by position p: channel i with i + 2, by p times 1 and 1/10. Positions begin anew in
+ * each sequence. */
+static void test_turns(void **state) {
+    (void)state;
+    dr_model_config config = small(dr_rule_find("delta_net"));
+    config.value_heads = config.heads;
+    dr_recurrent_description is = describe(&config);
+    module_problem plain, turned;
+    is.rotary = false;
+    begin_described(&plain, config.hidden, &is);
+    is.rotary = true;
+    is.spectrum = (dr_rotary_spectrum){.kind = DR_ROTARY_PLAIN, .dim = 4, .base = 100};
+    begin_described(&turned, config.hidden, &is);
+    module_objective(&plain), module_objective(&turned);
+    for (int n = 0; n < 2; n++) {
+        const dr_input input = n == 0 ? DR_INPUT_QUERY : DR_INPUT_KEY;
+        const double *from = input_of(&plain, input), *to = input_of(&turned, input);
+        for (int s = 0; s < MODULE_SEQUENCES; s++)
+            for (int64_t row = module_begins[s]; row < module_begins[s + 1]; row++)
+                for (int64_t i = 0; i < config.heads * 4; i++) {
+                    const int64_t at = row * config.heads * 4 + i, low = i % 4 < 2 ? at : at - 2;
+                    const double angle = (double)(row - module_begins[s]) * (i % 2 == 0 ? 1 : 0.1);
+                    const double expected = low == at ? cos(angle) * from[low] - sin(angle) * from[low + 2]
+                                                      : sin(angle) * from[low] + cos(angle) * from[low + 2];
+                    assert_true(fabs(to[at] - expected) <= 1e-14);
+                }
+    }
+    module_end(&plain), module_end(&turned);
+}
+
+/* o += D v: D of each value head, v the value before the step, which the recurrence has read times softplus(u) =
+ * -log_decay exp(-A_log). */
+static void test_skip(void **state) {
+    (void)state;
+    const dr_model_config config = small(dr_rule_find("mamba2"));
+    const int64_t heads = config.value_heads, size = config.value_size, count = MODULE_ROWS * heads * size;
+    double *without = module_doubles(count), largest = 0;
+    module_problem of;
+    begin(&of, &config);
+    set_parameter(&of, "D_skip", 0);
+    module_objective(&of);
+    memcpy(without, output_of(&of), (size_t)count * sizeof *without);
+    double *skip = of.parameters + module_parameter(&of, "D_skip")->offset;
+    const double *a_log = of.parameters + module_parameter(&of, "A_log")->offset;
+    for (int64_t h = 0; h < heads; h++) skip[h] = 0.5 + (double)h;
+    module_objective(&of);
+    const double *with = output_of(&of), *stepped = input_of(&of, DR_INPUT_VALUE), *decay = input_of(&of, DR_INPUT_LOG_DECAY);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t head = i / size % heads;
+        const double value = stepped[i] / (-decay[i / size] * exp(-a_log[head]));
+        assert_true(fabs(with[i] - (without[i] + skip[head] * value)) <= 1e-12);
+        largest = fmax(largest, fabs(without[i]));
+    }
+    assert_true(largest > 0.01);
+    module_end(&of);
+    free(without);
+}
+
+/* The normed output: w o / rms(o) silu(g) of each head by itself, or of all heads as one, w o silu(g) / rms(o silu(g)). */
+static void check_output(const char *name, bool whole) {
+    const dr_model_config config = small(dr_rule_find(name));
+    const int64_t size = config.value_size, columns = config.value_heads * size, group = whole ? columns : size;
+    module_problem of;
+    begin(&of, &config);
+    module_objective(&of);
+    const dr_recurrent *mixer = dr_recurrent_of(&of.call);
+    const dr_recurrent_memory *memory = of.call.memory;
+    const dr_recurrent_scratch *scratch = of.call.scratch;
+    const double *o = output_of(&of), *g = memory->at[mixer->node[mixer->nodes - 1].with], *normed = scratch->y;
+    const double *weight = of.parameters + module_parameter(&of, "o_norm.weight")->offset;
+    assert_int_equal(module_parameter(&of, "o_norm.weight")->count, group);
+    for (int64_t begin = 0; begin < MODULE_ROWS * columns; begin += group) {
+        double square = 0;
+        for (int64_t i = begin; i < begin + group; i++) {
+            const double u = whole ? o[i] * g[i] / (1 + exp(-g[i])) : o[i];
+            square += u * u / (double)group;
+        }
+        for (int64_t i = begin; i < begin + group; i++) {
+            const double expected = weight[i - begin] * o[i] * g[i] / (1 + exp(-g[i])) / sqrt(square + config.norm_eps);
+            assert_true(fabs(normed[i] - expected) <= 1e-12);
+        }
+    }
+    module_end(&of);
+}
+
+static void test_outputs(void **state) {
+    (void)state;
+    check_output("mamba2", true);
+    check_output("gdn", false);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_rules), cmocka_unit_test(test_variants), cmocka_unit_test(test_compositions),
-        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_features), cmocka_unit_test(test_projections),
-        cmocka_unit_test(test_free_keys),
+        cmocka_unit_test(test_named_rules), cmocka_unit_test(test_variants),     cmocka_unit_test(test_compositions),
+        cmocka_unit_test(test_lambda),      cmocka_unit_test(test_features),     cmocka_unit_test(test_projections),
+        cmocka_unit_test(test_free_keys),   cmocka_unit_test(test_first_values), cmocka_unit_test(test_keys_are_units),
+        cmocka_unit_test(test_ridge),       cmocka_unit_test(test_turns),        cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_outputs),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
