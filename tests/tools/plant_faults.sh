@@ -102,6 +102,17 @@ grep -q '^1 faults: 1 UNNOTICED' "$work/said" || fail 'it begins again instead o
 tools/plant-faults --jobs 2 '^noticed' moved >"$work/said" 2>&1 || fail 'what is noticed is no success'
 tools/plant-faults --list >"$work/said" 2>&1 && fail 'faults that do not apply are listed as if they did'
 grep -q '^7 faults, 2 do not apply' "$work/said" || fail 'the list does not count'
+
+names() { tools/plant-faults --list "$@" 2>&1 | awk '!/ faults, /{print $1}' | sort | tr '\n' ' '; }
+printf '# a remark\nnoticed\ngone # another\n' >"$work/names"
+[ "$(names --names "$work/names")" = 'gone noticed ' ] || fail 'a file of names does not choose'
+[ "$(names --names "$work/names" --sample 1 | wc -w)" -eq 3 ] || fail 'a sample does not come beside the names'
+[ "$(names --sample 3 --seed 2 | wc -w)" -eq 3 ] || fail 'a sample is not as large as it should be'
+[ "$(names --sample 3 --seed 2)" = "$(names --sample 3 --seed 2)" ] || fail 'one seed draws two samples'
+[ "$(names --sample 100 | wc -w)" -eq 7 ] || fail 'a sample larger than all is not all'
+echo unheard-of >>"$work/names"
+tools/plant-faults --names "$work/names" --list >"$work/said" 2>&1 && fail 'an unknown name in a file is accepted'
+grep -q 'there is no fault unheard-of' "$work/said" || fail 'it does not say which name is unknown'
 tools/plant-faults nothing >"$work/said" 2>&1 && fail 'a name that no fault has is accepted'
 printf 'fault empty\nin src/sum.c\n' >"$work/bad.fault"
 tools/plant-faults --faults "$work/bad.fault" >"$work/said" 2>&1 && fail 'a fault without old lines is accepted'
