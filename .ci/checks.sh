@@ -130,13 +130,13 @@ readme() { CFLAGS=-Werror make test; }
 # What several checks below use; after `readme` there is nothing left to build.
 release() { cmake --preset release && cmake --build --preset release "$@"; }
 
-# with PRESET LABEL [cmake flags...]: builds it, warnings are errors, and runs the tests with that label, or all.
+# with PRESET [ctest flags...]: builds it, warnings are errors, and runs the tests.
 with() {
-    local preset=$1 label=$2
-    shift 2
-    cmake --preset "$preset" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "$@" &&
+    local preset=$1
+    shift
+    cmake --preset "$preset" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON &&
         cmake --build --preset "$preset" &&
-        ctest --preset "$preset" -j "$jobs" ${label:+-L "$label"}
+        ctest --preset "$preset" -j "$jobs" "$@"
 }
 with_clang() {
     cmake --preset release -B build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON &&

@@ -7,6 +7,14 @@ if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
   list(APPEND long causality)
 endif()
 get_property(tests DIRECTORY PROPERTY TESTS)
+# What computes on several threads at once, or is called by several: the thread sanitizer takes these first.
+set(threads accumulate attention cli_chat cli_interrupt conversation draft experts generate host late_numbers operations_cpu plan pool
+  pools prefix progress serve serve_load serve_openai texts_at_once threads train training)
+foreach(test IN LISTS threads)
+  if(test IN_LIST tests)
+    set_property(TEST ${test} APPEND PROPERTY LABELS threads)
+  endif()
+endforeach()
 foreach(test IN LISTS tests)
   if(test IN_LIST long)
     set_property(TEST ${test} APPEND PROPERTY LABELS long)
