@@ -56,11 +56,12 @@ static void test_short_form(void **state) {
         json_t *list;
         int64_t count = 0;
         ASSERT_OK(dr_layer_list_parse(cases[i].text, &list));
-        char *text = dr_layer_list_text(list);
+        char *text;
+        ASSERT_OK(dr_layer_list_text(list, &text));
         assert_string_equal(text, cases[i].list);
         ASSERT_OK(dr_layer_list_count(list, &count));
         assert_int_equal(count, cases[i].count);
-        free(text);
+        dr_release(text);
         json_decref(list);
     }
 }

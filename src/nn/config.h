@@ -17,7 +17,7 @@ dr_status dr_config_resolve(const dr_model_config *config, dr_model_config *reso
 int64_t dr_config_intermediate(int64_t hidden);
 
 /* From the object of a config.json, by its model_type, not yet resolved; DR_ERROR_FORMAT or DR_ERROR_UNSUPPORTED. *layer_list
- * is the text that the configuration points to where it has a list of layers, else NULL; free it with free(). */
+ * is the text that the configuration points to where it has a list of layers, else NULL; free it with dr_release. */
 dr_status dr_config_read(const json_t *object, dr_model_config *config, char **layer_list);
 
 /* The keys of one layer of a list whose mixer is a rule (nn/layer_list.h), over what config has. DR_ERROR_FORMAT. */

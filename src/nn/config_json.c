@@ -2,6 +2,7 @@
  * flash-linear-attention's class, which then loads what was trained here; everything else is model_type "deltarule", whose keys
  * are the fields of dr_model_config. Published types are read by formats/names, and what is written is held against that. */
 #include "base/error.h"
+#include "base/memory.h"
 #include "formats/json.h"
 #include "nn/config.h"
 #include "nn/family.h"
@@ -18,8 +19,8 @@ static dr_status read_layers(const json_t *object, dr_model_config *config, char
     const json_t *layers = json_object_get(object, "layers");
     if (!json_is_array(layers) && !json_is_string(layers))
         return dr_json_integer(object, "layers", 1, DR_LARGEST_SIZE, &config->layers);
-    *layer_list = json_is_string(layers) ? strdup(json_string_value(layers)) : dr_layer_list_text(layers);
-    if (!*layer_list) return dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
+    DR_TRY(json_is_string(layers) ? dr_copy_string(json_string_value(layers), layer_list)
+                                  : dr_layer_list_text(layers, layer_list));
     config->layer_list = *layer_list;
     return DR_OK;
 }

@@ -2,6 +2,7 @@
 #include "nn/layer_list.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/memory.h"
 #include "nn/config.h"
 #include "nn/describe.h"
 #include "rules/json.h"
@@ -114,8 +115,12 @@ dr_status dr_layer_list_parse(const char *text, json_t **list) {
     return dr_fail(DR_ERROR_ARGUMENT, "the list of layers is no JSON list: \"%.40s\"", begin);
 }
 
-char *dr_layer_list_text(const json_t *list) {
-    return dr_json_format(list, JSON_COMPACT);
+dr_status dr_layer_list_text(const json_t *list, char **text) {
+    char *made = dr_json_format(list, JSON_COMPACT);
+    if (!made) return dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
+    const dr_status status = dr_copy_string(made, text);
+    free(made);
+    return status;
 }
 
 /* ---- expansion ------------------------------------------------------------------------------------------------------- */

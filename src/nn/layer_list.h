@@ -16,8 +16,8 @@
 
 /* The list that a text of either form says, as a JSON array; DR_ERROR_ARGUMENT. Free with json_decref. */
 dr_status dr_layer_list_parse(const char *text, json_t **list);
-/* The array in one line, which parses to the same; NULL: no memory. Free with free(). */
-char *dr_layer_list_text(const json_t *list);
+/* The array in one line, which parses to the same; DR_ERROR_MEMORY. Free with dr_release. */
+dr_status dr_layer_list_text(const json_t *list, char **text);
 
 /* How many layers a list has. DR_ERROR_ARGUMENT if it is none of lists of layers, or has none or too many. */
 dr_status dr_layer_list_count(const json_t *list, int64_t *count);

@@ -7,7 +7,6 @@
 #include "nn/layer_list.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
@@ -158,9 +157,10 @@ static dr_status keep_layer_list(dr_model *model) {
     json_t *list = NULL;
     if (!model->config.layer_list) return DR_OK;
     DR_TRY(dr_layer_list_parse(model->config.layer_list, &list));
-    model->config.layer_list = model->layer_list = dr_layer_list_text(list);
+    const dr_status status = dr_layer_list_text(list, &model->layer_list);
     json_decref(list);
-    return model->layer_list ? DR_OK : dr_fail(DR_ERROR_MEMORY, "there is no memory for a list of layers");
+    model->config.layer_list = model->layer_list;
+    return status;
 }
 
 static dr_status check_residual(const dr_description *description) {
@@ -307,7 +307,7 @@ void dr_model_destroy(dr_model *model) {
     dr_release(model->layers);
     dr_layer_parameters_release(&model->trunk);
     dr_description_release(&model->description);
-    free(model->layer_list);
+    dr_release(model->layer_list);
     json_decref(model->published);
     dr_release(model->parameters);
     dr_release(model->initials);

@@ -15,7 +15,7 @@ typedef struct {
 struct dr_model {
     dr_backend *backend;
     dr_model_config config;     /* as callers see it */
-    char *layer_list;           /* its text, or NULL; free it with free() */
+    char *layer_list;           /* its text, or NULL */
     dr_description description; /* what is built */
     json_t *published;          /* the configuration that it was read from and is saved with; NULL: `config` says all of it */
     dr_layer *kinds;            /* [kind_count] layers that are configured alike share one */

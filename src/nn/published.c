@@ -4,13 +4,13 @@
 #include "nn/published.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/memory.h"
 #include "formats/names/published.h"
 #include "nn/config.h"
 #include "nn/describe.h"
 #include "nn/model.h"
 #include "rules/compare.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool same_norm(const dr_norm_description *a, const dr_norm_description *b) {
@@ -185,7 +185,7 @@ dr_status dr_model_build_published(dr_backend *backend, json_t *object, dr_model
         char *layer_list = NULL;
         dr_status status = dr_config_read(object, &config, &layer_list);
         if (status == DR_OK) status = dr_model_build(backend, &config, model);
-        free(layer_list);
+        dr_release(layer_list);
         return status;
     }
     DR_TRY(dr_published_read(object, &description));

@@ -1,13 +1,13 @@
 /* Whether the settings of a run and the configuration of its model say the same: a resumed run takes its model from
  * config.json, so a setting that was edited would be believed to have been used. */
 #include "base/error.h"
+#include "base/memory.h"
 #include "nn/config.h"
 #include "nn/layer_list.h"
 #include "rules/compare.h"
 #include "train/settings.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static dr_status refuse(const char *folder, const char *name, double says, double is) {
@@ -43,11 +43,12 @@ static dr_status check_list(const dr_model_config *says, const dr_model_config *
     json_t *list = NULL;
     if (!says->layer_list && !is->layer_list) return DR_OK;
     if (says->layer_list) DR_TRY(dr_layer_list_parse(says->layer_list, &list));
-    char *text = list ? dr_layer_list_text(list) : NULL;
+    char *text = NULL;
+    const dr_status status = list ? dr_layer_list_text(list, &text) : DR_OK;
     const bool same = text && is->layer_list && strcmp(text, is->layer_list) == 0;
-    free(text);
+    dr_release(text);
     json_decref(list);
-    if (same) return DR_OK;
+    if (status != DR_OK || same) return status;
     return dr_fail(DR_ERROR_ARGUMENT,
                    "%s: layer_list in settings.json is not the list of layers in config.json: put back the value that the run "
                    "began with",
