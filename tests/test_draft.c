@@ -1,13 +1,13 @@
 /* Guessing tokens ahead: several tokens of a sequence through the decode engine have the bits of as many single steps, and a
  * text that is made with guesses is the text without them, whatever guesses and however tokens are chosen. */
 #include "allocation.h"
+#include "checkpoint_folders.h"
 #include "data/corpus.h"
 #include "nn/session.h"
 #include "scratch.h"
 #include "statuses.h"
 
 #include <deltarule/generate.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -69,26 +69,18 @@ static void test_steps_of_all_rules(void **state) {
     }
 }
 
+static void hold_steps_of_folder(const char *folder, void *backend) {
+    dr_model *model;
+    must(dr_model_load(backend, folder, &model));
+    hold_steps(model, folder);
+    dr_model_destroy(model);
+}
+
 static void test_steps_of_published_models(void **state) {
     (void)state;
-    DIR *listing = opendir(DR_TESTS_FOLDER "/checkpoints");
     dr_backend *backend = open_backend("cpu", NULL, 2);
-    int folders = 0;
-    assert_non_null(listing);
-    for (const struct dirent *item = readdir(listing); item; item = readdir(listing)) {
-        char path[600];
-        snprintf(path, sizeof path, "%s/checkpoints/%s/expected.safetensors", DR_TESTS_FOLDER, item->d_name);
-        if (access(path, F_OK) != 0) continue;
-        *strrchr(path, '/') = 0;
-        dr_model *model;
-        must(dr_model_load(backend, path, &model));
-        hold_steps(model, item->d_name);
-        dr_model_destroy(model);
-        folders++;
-    }
-    closedir(listing);
+    each_checkpoint(hold_steps_of_folder, backend);
     dr_backend_close(backend);
-    assert_true(folders > 20);
 }
 
 /* A prompt that holds an earlier answer, read on from the state behind that answer, against all of it read anew. */

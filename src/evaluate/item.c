@@ -404,10 +404,21 @@ const char *dr_item_format(const json_t *object) {
     return found;
 }
 
-dr_status dr_item_read(const json_t *object, const char *name, dr_item *item) {
-    *item = (dr_item){.kind = DR_ITEM_CHOICES};
+static const format *find_format(const char *name) {
     for (int i = 0; i < FORMATS; i++)
-        if (strcmp(formats[i].name, name) == 0) return formats[i].read(object, item);
+        if (strcmp(formats[i].name, name) == 0) return &formats[i];
+    return NULL;
+}
+
+const char *dr_item_format_named(const char *name) {
+    const format *found = find_format(name);
+    return found ? found->name : NULL;
+}
+
+dr_status dr_item_read(const json_t *object, const char *name, dr_item *item) {
+    const format *found = find_format(name);
+    *item = (dr_item){.kind = DR_ITEM_CHOICES};
+    if (found) return found->read(object, item);
     return dr_fail(DR_ERROR_ARGUMENT, "there is no format '%s' of tasks; there are: %s", name, dr_item_formats());
 }
 

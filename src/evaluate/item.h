@@ -25,6 +25,8 @@ typedef struct {
 const char *dr_item_format(const json_t *object);
 /* The names of all formats, blanks between. */
 const char *dr_item_formats(void);
+/* The name of the format of that name, as long as the program lives; NULL: there is none. */
+const char *dr_item_format_named(const char *name);
 /* An object of a format as an item. Release it, also after a failure. DR_ERROR_FORMAT names what is missing. */
 dr_status dr_item_read(const json_t *object, const char *format, dr_item *item);
 void dr_item_release(dr_item *item);

@@ -122,7 +122,7 @@ static dr_status ask_lines(evaluator *self, const char *text, size_t bytes) {
 
 static void fill_result(const evaluator *self, dr_evaluate_result *result) {
     const double items = (double)result->items;
-    result->format = self->format;
+    result->format = dr_item_format_named(self->format); /* whatever the caller's text becomes */
     if (result->items == 0) return;
     if (result->kind == DR_ITEM_CHOICES || result->kind == DR_ITEM_LAST_WORD) {
         result->accuracy = (double)self->hits / items;
@@ -139,15 +139,6 @@ static void fill_result(const evaluator *self, dr_evaluate_result *result) {
     result->exact = (double)self->exact / items;
     result->contained = (double)self->contained / items;
     result->found = self->found / items;
-}
-
-/* The name of a format that lives as long as the program. */
-static const char *lasting_name(const char *name) {
-    static const char *const names[] = {"choices", "piqa", "hellaswag", "winogrande", "arc",   "openbookqa",
-                                        "boolq",   "sciq", "lambada",   "rolling",    "cloze", "generate"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], name) == 0) return names[i];
-    return "";
 }
 
 dr_status dr_evaluate_file(const dr_model *model, const char *path, const dr_evaluate_options *options,
@@ -172,7 +163,6 @@ dr_status dr_evaluate_file(const dr_model *model, const char *path, const dr_eva
         goto done;
     }
     fill_result(&self, &result);
-    result.format = lasting_name(self.format);
     result.seconds = dr_clock_now() - start;
     *evaluation = result;
 done:
