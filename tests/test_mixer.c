@@ -360,7 +360,8 @@ static void test_keys_are_units(void **state) {
                           free_keys[] = {DR_INPUT_FREE_READ, DR_INPUT_FREE_WRITE};
     check_units(dr_rule_find("eda"), erasing, 3);
     check_units(dr_rule_find("comba"), feeding, 3);
-    const dr_rule rule = one_row(DR_DECAY_SCALAR, (dr_row){DR_READ_FREE, true, DR_WRITE_FREE, DR_GAIN_ONE, DR_VALUE_NONE});
+    dr_rule rule = one_row(DR_DECAY_SCALAR, (dr_row){DR_READ_FREE, true, DR_WRITE_FREE, DR_GAIN_ONE, DR_VALUE_NONE});
+    rule.row[rule.rows++] = (dr_row){DR_READ_NONE, false, DR_WRITE_KEY, DR_GAIN_ONE, DR_VALUE_V};
     check_units(&rule, free_keys, 2);
 }
 
