@@ -147,15 +147,14 @@ static inline double module_objective(void *context) {
 
 /* A second backward adds to the gradient of each parameter what the first has put there. */
 static inline void module_check_sums(const char *name, module_problem *of) {
-    double *before = module_doubles(of->list.elements);
+    double *before = module_doubles(of->list.elements), largest = 0;
     memcpy(before, of->gradients, (size_t)of->list.elements * sizeof *before);
+    for (int64_t i = 0; i < of->list.elements; i++) largest = fmax(largest, fabs(before[i]));
     module_objective(of);
     ASSERT_OK(of->module->operations->backward(&of->call, of->x, of->d_y, of->d_x));
     for (int p = 0; p < of->list.count; p++) {
         const dr_layer_parameter *parameter = &of->list.at[p];
         const double *once = before + parameter->offset, *twice = of->gradients + parameter->offset;
-        double largest = 0;
-        for (int64_t i = 0; i < parameter->count; i++) largest = fmax(largest, fabs(once[i]));
         for (int64_t i = 0; i < parameter->count; i++)
             if (!(fabs(twice[i] - 2 * once[i]) <= 1e-12 * largest))
                 fail_msg("%s: %s[%lld]: %g after one backward, %g after two", name, parameter->name, (long long)i, once[i],

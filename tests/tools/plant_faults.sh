@@ -2,6 +2,7 @@
 # plant_faults.sh ROOT: tools/plant-faults on a project of two functions: what it says of faults that are noticed, unnoticed, moved,
 # gone and not compiled; that it goes on where it was; and that it writes nothing into the project.
 set -eu
+export LC_ALL=C
 root=$1
 for program in python3 git ninja; do
     command -v $program >/dev/null || { echo "skipped: $program is not installed"; exit 77; }
