@@ -21,9 +21,9 @@ wheel: ## build/wheel, the Python package for glibc 2.28 and later, and its sour
 	@tools/install-packages build
 	@tools/make-wheel
 
-wheel-test: ## that wheel as someone has it who has only pip (PYTHONS="python3.9 python3.13": the Pythons to try it with)
+wheel-test: ## that wheel as someone has it who has only pip (PYTHONS="python3.9 python3.13": the Pythons to try it with; all that are here)
 	@tools/install-packages python
-	tests/tools/wheel.sh build/wheel/deltarule-*.whl $(or $(PYTHONS),python3)
+	tests/tools/wheel.sh build/wheel/deltarule-*.whl --sources build/wheel/deltarule-*.tar.gz $(PYTHONS)
 
 python-test: ## the Python package's tests, in an environment with PyTorch that is made once (some 6 GB from PyPI)
 	@tools/install-packages build

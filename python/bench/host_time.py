@@ -2,12 +2,15 @@
 """Host time of a call, beside an empty autograd function's in the same run: what Python, the dispatcher and the plan cost.
 
 One token of one small head, one thread, the least of many blocks of process time, in microseconds; the kinds take turns, so that a
-busy machine slows all of them. `share` is forward and backward beside the empty function's. The lean and the full call are what
-deltarule.recurrence and deltarule.fla make once their arguments are in order, without states and with initial and final ones; the
-operators are the same through PyTorch's dispatcher, as compiled graphs and whoever looks on see them. With --most LEAN FULL the
-exit status is 1 where deltarule.recurrence takes more than that many times the empty function's time, without states or with them.
+busy machine slows all of them. With --device cuda 64 tokens of a head of 64 in bfloat16, and what the processor spends until they are
+launched: blocks are short, and the GPU ends each before the next begins. `share` is forward and backward beside the empty function's.
 
-    python python/bench/host_time.py [--blocks 60] [--calls 200] [--most 2.1 3.0]
+The lean and the full call are what deltarule.recurrence and deltarule.fla make once their arguments are in order, without states and
+with initial and final ones; the operators are the same through PyTorch's dispatcher, as compiled graphs and whoever looks on see them.
+With --most LEAN FULL a last line says of deltarule.recurrence without states, and of it with them, whether its unrounded share is at
+most that; the exit status is 1 where one is not.
+
+    python python/bench/host_time.py [--device cuda] [--blocks 60] [--calls 200] [--most 2.1 3.0]
 """
 import argparse
 import sys
@@ -33,11 +36,12 @@ class Empty(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
 
 
-def least(runs, blocks, calls):
-    """The least time of each run, in turns."""
+def least(runs, blocks, calls, settle):
+    """The least time of each run, in turns; settle() waits before each block."""
     best = [float("inf")] * len(runs)
     for block in range(blocks + 1):  # the first warms up
         for i, run in enumerate(runs):
+            settle()
             begin = time.process_time()
             for _ in range(calls):
                 run()
@@ -48,16 +52,20 @@ def least(runs, blocks, calls):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--blocks", type=int, default=60)
-    options.add_argument("--calls", type=int, default=200)
+    options.add_argument("--calls", type=int, help="of a block (default 200, 40 on CUDA)")
     options.add_argument("--most", type=float, nargs=2, metavar=("LEAN", "FULL"))
     wanted = options.parse_args()
     torch.set_num_threads(1)
+    cuda = wanted.device == "cuda"
+    T, K, dtype = (64, 64, torch.bfloat16) if cuda else (1, 8, torch.float32)
+    on = {"device": wanted.device, "dtype": dtype}
     make = lambda grad: [x.requires_grad_(grad) for x in (
-        torch.randn(1, 1, 1, 8), torch.nn.functional.normalize(torch.randn(1, 1, 1, 8), dim=-1), torch.randn(1, 1, 1, 8),
-        -torch.rand(1, 1, 1), torch.rand(1, 1, 1))]
+        torch.randn(1, T, 1, K, **on), torch.nn.functional.normalize(torch.randn(1, T, 1, K, **on), dim=-1), torch.randn(1, T, 1, K, **on),
+        -torch.rand(1, T, 1, device=wanted.device), torch.rand(1, T, 1, device=wanted.device))]
     plain, leaves = make(False), make(True)
-    S, S_leaf = torch.randn(1, 1, 8, 8), torch.randn(1, 1, 8, 8, requires_grad=True)
+    S, S_leaf = (torch.randn(1, 1, K, K, device=wanted.device, requires_grad=grad) for grad in (False, True))
     forward, states = torch.ops.deltarule.forward.default, torch.ops.deltarule.forward_states.default
 
     def backward(o, *more):
@@ -74,7 +82,8 @@ def main():
     def from_state(inputs, S):
         o, last = deltarule.recurrence("gdn", **inputs, initial=deltarule.State("gdn", S), final=True)
         return o, last.S
-    raw = dict(use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, A_log=torch.zeros(1), dt_bias=torch.zeros(1), use_beta_sigmoid_in_kernel=True)
+    raw = dict(use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, A_log=torch.zeros(1, device=wanted.device),
+               dt_bias=torch.zeros(1, device=wanted.device), use_beta_sigmoid_in_kernel=True)
     fla = deltarule.fla.chunk_gated_delta_rule
     rows = [
         ("empty function", lambda: Empty.apply(*plain), lambda: Empty.apply(*leaves), lambda: backward(Empty.apply(*leaves))),
@@ -92,14 +101,18 @@ def main():
         ("the same, raw inputs", lambda: fla(*plain, **raw), lambda: fla(*leaves, **raw), lambda: backward(fla(*leaves, **raw)[0])),
     ]
     print(f"{'us a call':28} {'no gradient':>12} {'forward':>9} {'both':>9} {'share':>7}")
-    found = least([run for row in rows for run in row[1:]], wanted.blocks, wanted.calls)
+    found = least([run for row in rows for run in row[1:]], wanted.blocks, wanted.calls or (40 if cuda else 200),
+                  torch.cuda.synchronize if cuda else lambda: None)
     shares = {}
     for i, row in enumerate(rows):
         times = found[3 * i:3 * i + 3]
         shares[row[0]] = times[2] / found[2]
         print(f"{row[0]:28} {times[0]:12.1f} {times[1]:9.1f} {times[2]:9.1f} {shares[row[0]]:7.2f}", flush=True)
-    if wanted.most and (shares["recurrence"] > wanted.most[0] or shares["recurrence with states"] > wanted.most[1]):
-        sys.exit(f"more than {wanted.most[0]} or {wanted.most[1]} times an empty function")
+    if wanted.most:
+        bounds = dict(zip(("recurrence", "recurrence with states"), wanted.most))
+        print("; ".join(f"{name}: {shares[name]:.4f} times an empty function, at most {most:g}: {'yes' if shares[name] <= most else 'NO'}"
+                        for name, most in bounds.items()))
+        sys.exit(any(shares[name] > most for name, most in bounds.items()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The PyTorch operators: gradients, compilation, and everything that a training script does around them."""
 
 import copy
+import functools
 import io
 import multiprocessing
 import threading
@@ -384,6 +385,32 @@ def test_checkpointing():
         assert torch.equal(layer.mix.weight.grad, wanted) and calls.forward == runs, options
 
 
+@pytest.mark.parametrize("kept, runs", [(False, 1), (True, 0)])
+def test_checkpointing_compiled(kept, runs):
+    """The backward's graph computes a checkpointed forward again, but for what the policy keeps."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    from functorch.compile import min_cut_rematerialization_partition
+    torch._dynamo.reset()
+    layer, x = Layer(), torch.randn(2, 12, 16)
+    layer(x).square().sum().backward()
+    wanted = layer.mix.weight.grad.clone()
+    layer.zero_grad()
+    found = {}
+
+    def count(where):
+        def compiler(graph, _):
+            found[where] = sum(node.target is ops.forward.default for node in graph.graph.nodes)
+            return graph.forward
+        return compiler
+    options = {"context_fn": functools.partial(create_selective_checkpoint_contexts, deltarule.torch.checkpoint_policy())} if kept else {}
+    backend = aot_autograd(fw_compiler=count("forward"), bw_compiler=count("backward"), partition_fn=min_cut_rematerialization_partition)
+    run = torch.compile(lambda x: checkpoint(layer, x, use_reentrant=False, **options), backend=backend, fullgraph=True)
+    run(x.clone().requires_grad_()).square().sum().backward()
+    assert found == {"forward": 1, "backward": runs}
+    assert torch.allclose(layer.mix.weight.grad, wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_inference():
     inputs = tensors("gdn", grad=True)
     wanted = deltarule.recurrence("gdn", **inputs).detach()
@@ -465,7 +492,7 @@ class Outputs(torch.utils.data.Dataset):
         return deltarule.recurrence("gdn", **tensors("gdn", seed=index, T=80))
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", *[pytest.param(one, marks=pytest.mark.slow) for one in ("spawn", "forkserver")]])
 def test_loaders_in_other_processes(method):
     wanted = [Outputs()[i] for i in range(4)]  # the parent has used its threads
     loader = torch.utils.data.DataLoader(Outputs(), batch_size=None, num_workers=2, multiprocessing_context=multiprocessing.get_context(method))

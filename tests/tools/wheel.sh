@@ -1,14 +1,23 @@
 #!/bin/sh
 # Tries a wheel as someone does who has only pip: in a clean environment of each Python it is installed with numpy, imported and
 # called, without the sources and without a compiler; and the wheel holds what its name promises: no symbol of a C library newer
-# than its tag, and no OpenMP runtime of its own. Where a Python has the environment of tools/python-environment, the README's
-# lines run as they stand there, with that environment's PyTorch, and must print what the README says.
-# Usage: tests/tools/wheel.sh WHEEL PYTHON...        e.g. tests/tools/wheel.sh build/wheel/deltarule-*.whl python3.9 python3.13
+# than its tag, and no OpenMP runtime of its own. The README's lines run as they stand there, with the PyTorch that
+# tools/python-environment keeps for this Python, or the newest one from PyPI for it, and must print what the README says.
+# With an sdist the first Python builds that too, and installs the sources so that they can be edited.
+# Usage: tests/tools/wheel.sh WHEEL [--sources SDIST] [PYTHON...]
+#   e.g. tests/tools/wheel.sh build/wheel/deltarule-*.whl --sources build/wheel/deltarule-*.tar.gz python3.9 python3.13
+#   PYTHON: without one python3 and every other one of 3.9 and later on the PATH or among pyenv's
+#   WHEEL_TORCH=no: the README's lines are left out where no PyTorch is kept
+#   DELTARULE_PYTHON_ENVIRONMENTS: where PyTorch is kept, one for each Python (~/.cache/deltarule/python by default)
 set -eu
-[ $# -ge 2 ] || { echo "usage: $0 WHEEL PYTHON..." >&2; exit 2; }
+[ $# -ge 1 ] || { echo "usage: $0 WHEEL [--sources SDIST] [PYTHON...]" >&2; exit 2; }
 export LC_ALL=C
-wheel=$(realpath "$1")
+wheel=$(realpath "$1") sources=
 shift
+if [ "${1:-}" = --sources ]; then
+    sources=$(realpath "$2")
+    shift 2
+fi
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,6 +25,41 @@ cd "$work" # where nothing of the sources is found
 unset DELTARULE_LIBRARY DELTARULE_COMMAND PYTHONPATH
 
 fail() { echo "$*" >&2; exit 1; }
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2]) if sys.version_info >= (3, 9) else sys.exit(1)' 2>/dev/null; }
+
+# every_python: one Python of each version.
+every_python() {
+    seen=' '
+    for python in python3 $(pythons_of_path) "${HOME:-}"/.pyenv/versions/*/bin/python3; do
+        version=$(version_of "$python") || continue
+        case $seen in *" $version "*) continue ;; esac
+        seen="$seen$version "
+        command -v "$python"
+    done
+}
+pythons_of_path() {
+    (IFS=: && for folder in $PATH; do
+        for file in "$folder"/python3.[0-9]*; do
+            case $file in *-config | *'*') ;; *) echo "$file" ;; esac
+        done
+    done)
+}
+
+# pytorch_of PYTHON: the folder of modules of an environment with PyTorch, made once for each version of Python.
+pytorch_of() {
+    kept=$(PYTHON=$1 "$root/tools/python-environment" --where)
+    if [ ! -e "$kept/complete" ]; then
+        kept=$(dirname "$kept")/pytorch-for-python-$(version_of "$1")
+        if [ ! -e "$kept/complete" ]; then
+            [ "${WHEEL_TORCH:-}" != no ] || return 1
+            rm -rf "$kept"
+            mkdir -p "$(dirname "$kept")"
+            "$1" -m venv "$kept" >&2 && "$kept/bin/pip" install --quiet --disable-pip-version-check torch numpy >&2 || return 1
+            touch "$kept/complete"
+        fi
+    fi
+    "$kept/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
 
 # The README's lines, and what it says that they print.
 awk '/^    import deltarule, torch$/ {on = 1} on && /^$/ {exit} on {sub(/^    /, ""); print}' "$root/README.md" >readme.py
@@ -50,7 +94,9 @@ newest=$(find inside -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec objdum
 [ "$newest" -le "$tag" ] || fail "$wheel needs GLIBC_2.$newest, its name promises 2.$tag"
 echo "$(basename "$wheel"): $(wc -c <"$wheel") bytes, newest symbol GLIBC_2.$newest"
 
-tried=0
+# shellcheck disable=SC2046 # a list of words
+[ $# -gt 0 ] || set -- $(every_python)
+tried=0 first=
 for python in "$@"; do
     "$python" -c '' 2>/dev/null || { echo "skipped: $python does not run here"; continue; }
     environment=$work/environment-$tried
@@ -59,16 +105,34 @@ for python in "$@"; do
     "$environment/bin/python" arrays_only.py
     "$environment/bin/deltarule" rules gdn >rule.txt
     "$environment/bin/python" -m deltarule rules gdn | cmp -s - rule.txt || fail "$python: the command and the module print different rules"
-    with_torch=$(PYTHON=$python "$root/tools/python-environment" --where)
-    if [ -e "$with_torch/complete" ]; then
-        PYTHONPATH=$("$with_torch/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-            "$environment/bin/python" readme.py >printed
+    if torch=$(pytorch_of "$python"); then
+        PYTHONPATH=$torch "$environment/bin/python" readme.py >printed
         cmp -s printed expected || fail "$python: the README's lines print $(cat printed), not $(cat expected)"
-        echo "    the README's lines print what it says"
+        echo "    PyTorch $(PYTHONPATH=$torch "$environment/bin/python" -c 'import torch; print(torch.__version__)'): the README's lines print what it says"
     else
-        echo "    skipped: no PyTorch for this Python (tools/python-environment)"
+        echo "    skipped: the README's lines, since there is no PyTorch for this Python"
     fi
-    tried=$((tried + 1))
+    tried=$((tried + 1)) first=${first:-$python}
 done
 [ $tried -gt 0 ] || fail "none of these Pythons runs here: $*"
 echo "$tried Pythons"
+
+if [ -n "$sources" ]; then # which pip compiles: once from their archive alone, once in place
+    environment=$work/built
+    "$first" -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check "$sources" numpy
+    "$environment/bin/python" arrays_only.py
+    "$environment/bin/deltarule" rules gdn | cmp -s - rule.txt || fail "what $sources builds prints other rules than the wheel"
+    echo "$(basename "$sources"): built and installed by pip"
+
+    environment=$work/edited
+    mkdir sources
+    tar -xzf "$sources" -C sources --strip-components=1
+    "$first" -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check numpy 'scikit-build-core>=0.11' cmake ninja
+    (cd sources && PATH=$environment/bin:$PATH "$environment/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation -e .)
+    echo 'edited = "yes"' >>sources/python/deltarule/__init__.py
+    "$environment/bin/python" arrays_only.py
+    [ "$("$environment/bin/python" -c 'import deltarule; print(deltarule.edited)')" = yes ] || fail 'an edited module of an editable installation is not the one that is imported'
+    echo "$(basename "$sources"): installed for editing"
+fi

@@ -1,0 +1,168 @@
+"""Trains a model of the library on the bytes of a file with PyTorch's own engine, on any number of processes:
+
+    torchrun --nproc-per-node 2 examples/torch/train_fsdp.py --corpus FILE --rule gdn --steps 100 --out runs/fsdp
+
+--parallel says how: `fsdp` shards the parameters of every layer (FSDP2), `ddp` keeps whole copies, `heads` divides the heads of every
+mixer and the width of every feed-forward (tensor parallelism). Parameters, their gradients and the optimizer are float32; with --dtype
+bfloat16 products and vectors are computed in bfloat16 under autocast, while A_log, dt_bias, norms and what becomes a gate or a decay
+stay float32. Each layer is checkpointed selectively: the recurrence's outputs are kept, the rest is computed again.
+
+A run goes on where its folder ends, on more or fewer processes too: checkpoints are those of torch.distributed.checkpoint. Batches
+depend on the step alone, so losses do not depend on the number of processes. --rule takes a JSON object for a composed rule, and
+--classes fla the class of flash-linear-attention that computes the same, to compare with.
+"""
+
+import argparse
+import functools
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+from deltarule.hf import DeltaruleConfig, DeltaruleForCausalLM
+from deltarule.torch import Mixer, checkpoint_policy
+from deltarule.torch.parallel import shard_heads
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="whose bytes are the tokens")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the checkpoint; a run in it goes on")
+    parser.add_argument("--rule", default="gdn", help="a name, or a JSON object")
+    parser.add_argument("--parallel", choices=("fsdp", "ddp", "heads"), default="fsdp")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--classes", choices=("deltarule", "fla"), default="deltarule", help="whose layers are trained")
+    parser.add_argument("--checkpoint", choices=("selective", "none"), default="selective", help="whether layers are computed again")
+    for name, value in (("layers", 2), ("hidden", 64), ("heads", 2), ("batch", 8), ("seq-len", 128), ("steps", 100)):
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
+    parser.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="and at the end (default 50); 0: never")
+    parser.add_argument("--lr", type=float, default=3e-3, help="default 3e-3")
+    return parser.parse_args()
+
+
+def built(asked, device):
+    """The model with its first values, which are the same on every process, and its configuration."""
+    torch.manual_seed(1)
+    rule = json.loads(asked.rule) if asked.rule.startswith("{") else asked.rule
+    config = DeltaruleConfig(rule=rule, vocabulary=257, hidden=asked.hidden, heads=asked.heads, layers=asked.layers, use_cache=False)
+    model = DeltaruleForCausalLM(config)
+    if asked.classes == "fla":
+        from deltarule.hf import to_fla
+        model = to_fla(model)
+    return model.to(device).train(), config
+
+
+def checkpointed(model):
+    """Each layer computed again in the backward, but for the recurrence."""
+    context = functools.partial(create_selective_checkpoint_contexts, checkpoint_policy())
+    for i, layer in enumerate(model.model.layers):
+        model.model.layers[i] = checkpoint_wrapper(layer, context_fn=context, preserve_rng_state=False)
+    return model
+
+
+def divided(model, config, mesh):
+    """Mixers by their heads and feed-forwards by their width; the rest is whole on every process."""
+    if config.heads % mesh.size():
+        raise SystemExit(f"{config.heads} heads cannot be divided by {mesh.size()} processes")
+    own = config.own()
+    own.update(heads=config.heads // mesh.size(), value_heads=config.value_heads // mesh.size(), layers=1)
+    with torch.device("meta"):
+        part = next(one for one in DeltaruleForCausalLM(DeltaruleConfig(**own)).modules() if isinstance(one, Mixer))
+    for layer in model.model.layers:
+        for name, module in list(layer.named_children()):
+            if isinstance(module, Mixer):
+                shard_heads(module, part, mesh)
+            elif hasattr(module, "down_proj"):
+                parallelize_module(module, mesh, {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()})
+    return model
+
+
+def distributed(model, config, asked, mesh):
+    """The model that trains."""
+    if asked.parallel == "heads":
+        model = divided(model, config, mesh)
+    if asked.checkpoint == "selective":
+        model = checkpointed(model)
+    if asked.parallel == "ddp":
+        return DistributedDataParallel(model)
+    if asked.parallel == "fsdp":
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
+
+
+def optimizer_of(model, lr):
+    """AdamW; DTensors and plain tensors in groups of their own, since one multi-tensor step takes one kind."""
+    kinds = {True: [], False: []}
+    for one in model.parameters():
+        kinds[isinstance(one, DTensor)].append(one)
+    return torch.optim.AdamW([{"params": some} for some in kinds.values() if some], lr, weight_decay=0.0)
+
+
+def batch_at(data, step, asked, rank, world):
+    """This process's rows of the batch of a step."""
+    draw = torch.Generator().manual_seed(1000003 * step + 1)
+    begin = torch.randint(0, len(data) - asked.seq_len, (asked.batch,), generator=draw)[rank::world]
+    return torch.stack([data[i:i + asked.seq_len] for i in begin.tolist()]).long()
+
+
+def main():
+    asked = options()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with open(asked.corpus, "rb") as file:
+        data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    if len(data) <= asked.seq_len:
+        raise SystemExit(f"{asked.corpus} has {len(data)} bytes: a sequence of {asked.seq_len} needs more")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    world = dist.get_world_size()
+    # whoever shares the heads of a model reads the same batch
+    rank, readers = (0, 1) if asked.parallel == "heads" else (dist.get_rank(), world)
+    if asked.batch % readers:
+        raise SystemExit(f"a batch of {asked.batch} sequences cannot be divided by {readers} processes")
+    model, config = built(asked, device)
+    model = distributed(model, config, asked, init_device_mesh(device.type, (world,)))
+    optimizer = optimizer_of(model, asked.lr)
+    folder, first = os.path.join(asked.out, "checkpoint"), 0
+    if os.path.exists(os.path.join(folder, ".metadata")):
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments, "step": 0}
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        first = state["step"]
+    for step in range(first, asked.steps):
+        begin = time.perf_counter()
+        ids = batch_at(data, step, asked, rank, readers).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=asked.dtype == "bfloat16"):
+            loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        mean = mean.item() / world  # which waits for the step
+        if dist.get_rank() == 0:
+            speed = asked.batch * asked.seq_len / (time.perf_counter() - begin)
+            print(json.dumps({"step": step + 1, "loss": mean, "tokens_per_second": round(speed)}), flush=True)
+        if asked.save_every and ((step + 1) % asked.save_every == 0 or step + 1 == asked.steps):
+            weights, moments = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optimizer": moments, "step": step + 1}, checkpoint_id=folder)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
