@@ -14,8 +14,10 @@ depend on the step alone, so losses do not depend on the number of processes. --
 
 import argparse
 import functools
+import glob
 import json
 import os
+import shutil
 import time
 
 import torch
@@ -35,7 +37,7 @@ from deltarule.torch import Mixer, checkpoint_policy
 from deltarule.torch.parallel import shard_heads
 
 
-def options():
+def options(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--corpus", required=True, metavar="FILE", help="whose bytes are the tokens")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the checkpoint; a run in it goes on")
@@ -48,7 +50,7 @@ def options():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="and at the end (default 50); 0: never")
     parser.add_argument("--lr", type=float, default=3e-3, help="default 3e-3")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def built(asked, device):
@@ -119,8 +121,23 @@ def batch_at(data, step, asked, rank, world):
     return torch.stack([data[i:i + asked.seq_len] for i in begin.tolist()]).long()
 
 
-def main():
-    asked = options()
+def newest(out):
+    """The last checkpoint of a folder that was written whole; None if there is none."""
+    written = sorted(glob.glob(os.path.join(out, "step-*", ".metadata")))  # what is written last
+    return os.path.dirname(written[-1]) if written else None
+
+
+def save(state, out):
+    """Writes a checkpoint, and then removes the one before it."""
+    before = newest(out)
+    dcp.save(state, checkpoint_id=os.path.join(out, f"step-{state['step']:09}"))
+    if before is not None and dist.get_rank() == 0:
+        shutil.rmtree(before)
+
+
+def main(arguments=None):
+    """The losses of this call's steps."""
+    asked, losses = options(arguments), []
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -137,11 +154,11 @@ def main():
     model, config = built(asked, device)
     model = distributed(model, config, asked, init_device_mesh(device.type, (world,)))
     optimizer = optimizer_of(model, asked.lr)
-    folder, first = os.path.join(asked.out, "checkpoint"), 0
-    if os.path.exists(os.path.join(folder, ".metadata")):
+    first, before = 0, newest(asked.out)
+    if before is not None:
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments, "step": 0}
-        dcp.load(state, checkpoint_id=folder)
+        dcp.load(state, checkpoint_id=before)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         first = state["step"]
     for step in range(first, asked.steps):
@@ -154,14 +171,15 @@ def main():
         optimizer.step()
         mean = loss.detach().clone()
         dist.all_reduce(mean)
-        mean = mean.item() / world  # which waits for the step
+        losses.append(mean.item() / world)  # which waits for the step
         if dist.get_rank() == 0:
             speed = asked.batch * asked.seq_len / (time.perf_counter() - begin)
-            print(json.dumps({"step": step + 1, "loss": mean, "tokens_per_second": round(speed)}), flush=True)
+            print(json.dumps({"step": step + 1, "loss": losses[-1], "tokens_per_second": round(speed)}), flush=True)
         if asked.save_every and ((step + 1) % asked.save_every == 0 or step + 1 == asked.steps):
             weights, moments = get_state_dict(model, optimizer)
-            dcp.save({"model": weights, "optimizer": moments, "step": step + 1}, checkpoint_id=folder)
+            save({"model": weights, "optimizer": moments, "step": step + 1}, asked.out)
     dist.destroy_process_group()
+    return losses
 
 
 if __name__ == "__main__":

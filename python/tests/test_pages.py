@@ -9,7 +9,7 @@ pytest.importorskip("numpy")
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = [(page.name, i, text) for page in sorted(DOCS.glob("python*.md"))
           for i, text in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M))]
-SLOW = {"python-lm-eval.md"}  # importing the harness takes longer than the rest
+SLOW = {"python-lm-eval.md", "python-fla.md"}  # which import the harness, or all of flash-linear-attention
 
 
 @pytest.mark.parametrize("page,index,text", [pytest.param(*block, id=f"{block[0]}-{block[1]}", marks=[pytest.mark.slow] if block[0] in SLOW else [])

@@ -7,14 +7,14 @@ al. 2019, Megatron-LM, section 3, of attention).
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, Tuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 from torch.func import functional_call
-from torch import nn
 
 from .mixer import Mixer
 
@@ -61,7 +61,7 @@ class _Sharded(Mixer):
         one = lambda placements: tuple((placement,) for placement in placements)
         # each process's gradient of what all have is that through its own heads
         gradients = [placement if placement.is_shard() else Partial() for placement in self.placements.values()]
-        divided = local_map(local, out_placements=(Partial(),), in_placements=one([Replicate(), *self.placements.values()]),
+        divided = local_map(local, out_placements=[Partial()], in_placements=one([Replicate(), *self.placements.values()]),
                             in_grad_placements=one([Partial(), *gradients]), device_mesh=self.mesh)
         whole = DTensor.from_local(x, self.mesh, (Replicate(),), run_check=False)
         y = divided(whole, *(self.get_parameter(name) for name in names))
@@ -69,6 +69,20 @@ class _Sharded(Mixer):
 
     def step(self, x: Tensor, state: Any) -> Tensor:
         raise NotImplementedError("a mixer that is divided by heads carries no states: it is for training")
+
+
+def _with_constants_of(mixer: Mixer, part: Mixer, rank: int, processes: int) -> Mixer:
+    """part with the constants of this process's heads, such as retnet's decays, which differ from head to head."""
+    values = []
+    for whole, one in zip(mixer.module.values, part.module.values):
+        if whole.constant is not None and len(whole.constant) == processes * len(one.constant):
+            one = one._replace(constant=whole.constant[rank * len(one.constant):(rank + 1) * len(one.constant)])
+        if whole.constant is not None and len(whole.constant) == len(one.constant) and whole.constant != one.constant:
+            raise NotImplementedError(f"rule {mixer.rule.text} has constants that depend on the number of heads, which are therefore not divided")
+        values.append(one)
+    part = copy.copy(part)
+    part.module = part.module._replace(values=tuple(values))
+    return part
 
 
 def _summed(parameter: nn.Parameter) -> None:
@@ -104,6 +118,7 @@ def shard_heads(mixer: Mixer, part: Mixer, mesh: DeviceMesh) -> Mixer:
         if placement.is_replicate():
             divided.register_post_accumulate_grad_hook(_summed)
         setattr(holder, last, divided)
+    part = _with_constants_of(mixer, part, mesh.get_local_rank(), mesh.size())
     mixer.__class__ = _Sharded
     mixer.placements, mixer.mesh, mixer.part = placements, mesh, (part,)  # in a tuple: it is no module of the model's own
     return mixer
