@@ -94,6 +94,30 @@ static const struct {
     {HEAD "\"grid\": {\"rule\": [\"gdn\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
           "\"at_least\": 1, \"of\": [\"gdn\"], \"where\": {\"size\": \"1\"}}]}",
      "where: \"size\""},
+    {HEAD "\"jobs\": 0}", "jobs"},
+    {HEAD "\"curves\": 5}", "\"curves\" must be a string"},
+    {HEAD "\"settings\": {\"then\": 5}}", "then must be a list"},
+    {HEAD "\"settings\": {\"then\": [5]}}", "then: number 1: it must be an object with the key probe, evaluate or bench"},
+    {HEAD "\"settings\": {\"then\": [{\"tokens\": 5}]}}", "with the key probe, evaluate or bench"},
+    {HEAD "\"settings\": {\"then\": [{\"probe\": \"erasure\"}]}}", "there is no probe \"erasure\""},
+    {HEAD "\"settings\": {\"then\": [{\"probe\": 5}]}}", "\"probe\" must be a string"},
+    {HEAD "\"settings\": {\"then\": [{\"probe\": \"erase\", \"limit\": 5}]}}", "limit"},
+    {HEAD "\"settings\": {\"then\": [{\"probe\": \"erase\", \"tokens\": 0}]}}", "tokens"},
+    {HEAD "\"settings\": {\"then\": [{\"probe\": \"erase\"}, {\"probe\": \"erase\", \"tokens\": 5}]}}",
+     "probe-erase stands twice"},
+    {HEAD "\"settings\": {\"then\": [{\"evaluate\": \"../a\"}]}}", "must be the name of a file of tasks"},
+    {HEAD "\"settings\": {\"then\": [{\"evaluate\": \"\"}]}}", "must be the name of a file of tasks"},
+    {HEAD "\"settings\": {\"then\": [{\"evaluate\": \"a\", \"format\": 5}]}}", "\"format\" must be a string"},
+    {HEAD "\"settings\": {\"then\": [{\"bench\": \"train\"}]}}", "it must be op"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\", \"kda\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
+          "\"ratio\": [\"gdn\", \"kda\"]}]}",
+     "ratio needs at_least or at_most"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\", \"kda\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
+          "\"at_least\": 1, \"ratio\": [\"gdn\"]}]}",
+     "ratio must be a list of two"},
+    {HEAD "\"grid\": {\"rule\": [\"gdn\", \"kda\"]}, \"claims\": [{\"text\": \"c\", \"measure\": \"m\", \"axis\": \"rule\", "
+          "\"at_least\": 1, \"than\": \"n\", \"ratio\": [\"gdn\", \"kda\"]}]}",
+     "ratio and than: one of them"},
 };
 
 static void test_refused_files(void **state) {
@@ -227,6 +251,45 @@ static void test_places_of_claims(void **state) {
     dr_experiment_close(experiment);
 }
 
+/* Excesses over another measure and quotients of two values: their verdicts, and what is not run. */
+static void test_excesses_and_ratios(void **state) {
+    (void)state;
+    static const char text[] = HEAD
+        "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 3, \"grid\": {\"rule\": [\"gdn\", \"kda\"]},"
+        "\"claims\": [{\"text\": \"more\", \"measure\": \"b\", \"than\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"]},"
+        "{\"text\": \"much more\", \"measure\": \"b\", \"than\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"], "
+        "\"at_least\": 0.15},"
+        "{\"text\": \"as fast\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"ratio\": [\"gdn\", \"kda\"], \"at_least\": "
+        "0.9},"
+        "{\"text\": \"not twice\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"ratio\": [\"kda\", \"gdn\"], \"at_most\": "
+        "2}]}";
+    static const double of_gdn[] = {0.5, 0.6, 0.8}, of_kda[] = {0.5, 0.5, 0.9}, more[] = {0.1, 0.2, 0.3};
+    char last[256] = "";
+    dr_experiment *experiment;
+    if (open_text(text, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
+    for (int s = 0; s < 3; s++) measure(experiment, s, of_gdn[s]);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN); /* b was not measured */
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_NOT_RUN);
+    for (int s = 0; s < 3; s++) {
+        json_object_set_new(experiment->cell[s].measures, "b", json_real(of_gdn[s] + more[s]));
+        measure(experiment, 3 + s, of_kda[s]);
+    }
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
+    assert_non_null(strstr(last, "gdn, at least 0: 0.2 [0.1, 0.3], holds"));
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_IN_MEDIAN);
+    /* quotients 1, 1.2, 0.889 of the seeds */
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_IN_MEDIAN);
+    assert_non_null(strstr(last, "gdn over kda, at least 0.9: 1 [0.8889, 1.2]"));
+    assert_int_equal(judge(experiment, 3, keep, last), DR_CLAIM_HOLDS);
+    measure(experiment, 3, 1.5);
+    measure(experiment, 4, 1.5);
+    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_FAILS);
+    assert_int_equal(judge(experiment, 3, keep, last), DR_CLAIM_FAILS);
+    json_object_del(experiment->cell[1].measures, "b"); /* of one seed it is missing */
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    dr_experiment_close(experiment);
+}
+
 static void count(void *context, const char *text) {
     assert_non_null(text);
     ++*(int *)context;
@@ -325,6 +388,143 @@ static void test_broken_results(void **state) {
     dr_experiment_close(experiment);
 }
 
+/* ---- what follows a run --------------------------------------------------------------------------------------------- */
+
+static const char followed[] =
+    "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\"], \"seeds\": 1, \"settings\": {\"task\": \"mqar\", "
+    "\"hidden\": 16, \"steps\": 40, \"then\": [{\"probe\": \"erase\", \"tokens\": %d}, {\"evaluate\": "
+    "\"needle-64\", "
+    "\"max_length\": 9, \"format\": \"generate\"}, {\"bench\": \"op\"}]}}";
+
+static const char figures_printed[] = "{\"layer\": 0, \"figure\": \"f\", \"count\": 2, \"mean\": 1, \"least\": 0, \"low\": 0, "
+                                      "\"median\": 2, \"high\": 3, \"most\": 4}\n"
+                                      "{\"layer\": 2, \"figure\": \"f\", \"count\": 2, \"mean\": 2, \"least\": -1, \"low\": 0, "
+                                      "\"median\": 3, \"high\": 3, \"most\": 3}\n";
+
+static dr_experiment *open_followed(int tokens, const dr_experiment_options *options) {
+    char text[sizeof followed + 16];
+    dr_experiment *experiment;
+    snprintf(text, sizeof text, followed, tokens);
+    if (open_text(text, options, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
+    return experiment;
+}
+
+static void expect_command(dr_experiment *experiment, const char *folder, const char *wanted) {
+    const char *const *arguments;
+    char joined[1024] = "";
+    if (dr_experiment_next(experiment, folder, 0, &arguments) != DR_OK) fail_msg("%s", dr_last_error());
+    for (int i = 0; arguments && arguments[i]; i++)
+        snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s%s", i ? " " : "", arguments[i]);
+    assert_string_equal(joined, wanted);
+}
+
+/* One command after the other, their figures, and a folder that is read again at each point. */
+static void test_what_follows(void **state) {
+    (void)state;
+    char folder[PATH_MAX], tasks[PATH_MAX], wanted[3 * PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
+    snprintf(tasks, sizeof tasks, "%s", scratch_path(""));
+    const dr_experiment_options options = {.text = "words", .tasks = tasks};
+    const char *const *arguments;
+    make_run("step,loss,accuracy\n40,4,0.5\n");
+    dr_experiment *experiment = open_followed(9, NULL);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_next(experiment, folder, 0, &arguments), DR_ERROR_ARGUMENT);
+    assert_non_null(strstr(dr_last_error(), "give --tasks"));
+    dr_experiment_close(experiment);
+    experiment = open_followed(9, &options);
+    assert_int_equal(dr_experiment_next(experiment, folder, 0, &arguments), DR_ERROR_IO); /* before anything has run */
+    assert_non_null(strstr(dr_last_error(), "needle-64.jsonl is missing"));
+    assert_int_equal(dr_experiment_next(experiment, folder, 1, &arguments), DR_ERROR_ARGUMENT);
+    write_file("needle-64.jsonl", "{}\n");
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_BEGUN);
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_ERROR_ARGUMENT); /* its run is not over */
+    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
+    snprintf(wanted, sizeof wanted, "probe erase --model %s/seed=1 --corpus words --tokens 9 --json", folder);
+    expect_command(experiment, folder, wanted);
+    static const char *const broken[] = {"", "5\n", "{\"layer\": 0}\n", "{\"layer\": 0, \"figure\": \"f\", \"mean\": null}\n",
+                                         "{"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        assert_int_equal(dr_experiment_keep(experiment, folder, 0, broken[i]), DR_ERROR_FORMAT);
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
+    assert_true(measured(experiment, "f") == 1.5 && measured(experiment, "f:median") == 2.5 &&
+                measured(experiment, "f:least") == -1 && measured(experiment, "f:most") == 4 &&
+                measured(experiment, "f:layer 2") == 2 && measured(experiment, "accuracy") == 0.5);
+    snprintf(wanted, sizeof wanted, "evaluate %s/seed=1 %s/needle-64.jsonl --max-length 9 --format generate --json", folder,
+             tasks);
+    expect_command(experiment, folder, wanted);
+    dr_experiment_close(experiment);
+    experiment = open_followed(9, &options);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
+    assert_true(measured(experiment, "f:most") == 4);
+    expect_command(experiment, folder, wanted);
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, "{\"format\": \"generate\", \"items\": 4, \"found\": 0.25}\n"),
+                     DR_OK);
+    assert_true(measured(experiment, "needle-64:found") == 0.25);
+    expect_command(experiment, folder, "bench op --rule gdn --tokens 64 --sequences 64 --heads 4 --head-size 4 --json");
+    static const char times[] =
+        "{\"rule\": \"gdn\", \"forward\": {\"seconds\": 0.5}, \"forward_backward\": {\"seconds\": 2}}\n";
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, times), DR_OK);
+    assert_true(measured(experiment, "recurrence_forward_ms") == 500 &&
+                measured(experiment, "recurrence_forward_backward_ms") == 2000);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    expect_command(experiment, folder, "");
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, times), DR_ERROR_ARGUMENT);
+    dr_experiment_close(experiment);
+    /* a probe of other flags is made again, and nothing else */
+    experiment = open_followed(10, &options);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    dr_experiment_close(experiment);
+    write_file("sweep/seed=1/bench-op.json", "{}");
+    experiment = open_followed(10, &options);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
+    dr_experiment_close(experiment);
+}
+
+/* The rate of a run is that of its second half, where it has come to its pace. */
+static void test_rates(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
+    make_run("step,loss,tokens_per_second\n37,1,10\n20,1,10\n30,1,20\n38,1,30\n40,1,40\n");
+    dr_experiment *experiment = open_one(16);
+    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
+    assert_true(measured(experiment, "tokens_per_second") == 25);
+    dr_experiment_close(experiment);
+}
+
+/* Curves of the runs that have begun. */
+static void keep_all(void *context, const char *text) {
+    strncat(context, text, 16000 - strlen(context));
+    strncat(context, "\n", 16000 - strlen(context));
+}
+
+static void test_curves(void **state) {
+    (void)state;
+    static char text[16384];
+    dr_experiment *experiment;
+    assert_int_equal(
+        open_text(HEAD "\"curves\": \"loss\", \"seeds\": 2, \"grid\": {\"rule\": [\"gdn\", \"kda\"]}}", NULL, &experiment),
+        DR_OK);
+    text[0] = '\0';
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_PLOT, keep_all, text), DR_OK);
+    assert_non_null(strstr(text, "plot [0:1] NaN notitle"));
+    experiment->cell[2].state = DR_CELL_BEGUN;
+    measure(experiment, 3, 1);
+    text[0] = '\0';
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_PLOT, keep_all, text), DR_OK);
+    assert_non_null(strstr(text, "plot 'rule=kda,seed=1/metrics.csv' using 'step':'loss' with lines linetype 2 title \"kda\""));
+    assert_non_null(strstr(text, "    , 'rule=kda,seed=2/metrics.csv' using 'step':'loss' with lines linetype 2 notitle"));
+    assert_null(strstr(text, "rule=gdn"));
+    dr_experiment_close(experiment);
+}
+
 /* Each allocation of the library fails once: nothing stays, and the next try succeeds. */
 static void test_allocations(void **state) {
     (void)state;
@@ -344,9 +544,18 @@ static void test_allocations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spreads), cmocka_unit_test(test_refused_files),    cmocka_unit_test(test_cells),
-        cmocka_unit_test(test_claims),  cmocka_unit_test(test_places_of_claims), cmocka_unit_test(test_reports),
-        cmocka_unit_test(test_results), cmocka_unit_test(test_broken_results),   cmocka_unit_test(test_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spreads),
+                                       cmocka_unit_test(test_refused_files),
+                                       cmocka_unit_test(test_cells),
+                                       cmocka_unit_test(test_claims),
+                                       cmocka_unit_test(test_places_of_claims),
+                                       cmocka_unit_test(test_reports),
+                                       cmocka_unit_test(test_excesses_and_ratios),
+                                       cmocka_unit_test(test_what_follows),
+                                       cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_curves),
+                                       cmocka_unit_test(test_results),
+                                       cmocka_unit_test(test_broken_results),
+                                       cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -48,6 +48,14 @@ static void test_experiment(void **unused) {
     REFUSED(dr_experiment_prepare, "folder", experiment, NULL, 0);
     REFUSED(dr_experiment_finish, "experiment", NULL, folder, 0);
     REFUSED(dr_experiment_finish, "folder", experiment, NULL, 0);
+    const char *const *arguments;
+    HARMLESS(dr_experiment_jobs, "experiment", == 0, NULL);
+    REFUSED(dr_experiment_next, "experiment", NULL, folder, 0, &arguments);
+    REFUSED(dr_experiment_next, "folder", experiment, NULL, 0, &arguments);
+    REFUSED(dr_experiment_next, "arguments", experiment, folder, 0, NULL);
+    REFUSED(dr_experiment_keep, "experiment", NULL, folder, 0, "{}");
+    REFUSED(dr_experiment_keep, "folder", experiment, NULL, 0, "{}");
+    REFUSED(dr_experiment_keep, "output", experiment, folder, 0, NULL);
     REFUSED(dr_experiment_report, "experiment", NULL, DR_REPORT_CSV, null_line, NULL);
     REFUSED(dr_experiment_report, "line", experiment, DR_REPORT_CSV, NULL, NULL);
     REFUSED(dr_experiment_write, "experiment", NULL, folder);

@@ -1,6 +1,7 @@
 /* Probes: figures of streams that are small enough to compute by hand; the plain recurrence against the reference engine on the
  * streams of a model; models that have nothing to look at. */
 #include "base/memory.h"
+#include "base/random.h"
 #include "check/probe/probe.h"
 #include "nn/observe.h"
 
@@ -54,6 +55,7 @@ static dr_probe_layer layer_of(const dr_rule *rule, int64_t tokens, int64_t key_
 }
 
 static const dr_probe_listener listener = {keep, NULL};
+static dr_backend *backend;
 
 static void test_value(void **state) {
     (void)state;
@@ -74,6 +76,8 @@ static void test_value(void **state) {
     near(figure("error before the write")->least, 2.5); /* [1, 3] - [0.3, 0.6] */
     near(figure("error after the write")->least, 0.5 * 2.5);
     near(figure("error after the write")->median, 0.5 * (sqrt(5) + 0.5 * 2.5));
+    near(figure("recall at the write key")->most, 1); /* [1, 2] beside [2, 4] */
+    near(figure("recall at the write key")->least, (0.65 + 3 * 1.8) / sqrt((0.65 * 0.65 + 1.8 * 1.8) * 10));
     double lambda[] = {0.5, 0.5};
     layer.at[DR_INPUT_LAMBDA] = lambda;
     layer.recurrence.rule = dr_rule_find("qdelta");
@@ -140,6 +144,18 @@ static void test_spectrum_and_saturation(void **state) {
     if (dr_probe_eigenvalues(1, &of_one, &eigenvalue) == DR_ERROR_UNSUPPORTED) return;
     near(figure("effective rank of the Gram matrix")->mean, 2);
     near(figure("shares of the Gram matrix's eigenvalues")->least, 0.5);
+    /* the last token's preconditioner is nearly 1/2 along both axes */
+    near(figure("effective rank of the preconditioned Gram matrix")->mean, 2);
+    /* along the first axis 1e30 was scanned, along the second nothing: B = 2^(-(1 + s)/2) */
+    gain[1] = 0, scan_decay[1] = 0;
+    count = 0;
+    assert_int_equal(dr_probe_run(&dr_probe_preconditioner, &layer, &listener), DR_OK);
+    const double s = log(1e30) / (1 + log(1e30)), other = log(1e-6) / (1 - log(1e-6)), one = pow(2, -(1 + s) / 2);
+    const double share = one / (one + pow(2, -(1 + other) / 2));
+    near(figure("shares of the preconditioned Gram matrix's eigenvalues")->least, share);
+    near(figure("effective rank of the preconditioned Gram matrix")->mean,
+         exp(-share * log(share) - (1 - share) * log(1 - share)));
+    near(figure("effective rank of the Gram matrix")->mean, 2);
 }
 
 static void test_erase(void **state) {
@@ -168,9 +184,90 @@ static void test_erase(void **state) {
     assert_false(dr_probe_erase.applies(dr_rule_find("kda")));
 }
 
-/* ---- models --------------------------------------------------------------------------------------------------------- */
+/* Quarters of eight tokens whose retention rises, and gains that rise or fall with it. */
+static void test_erase_and_retention(void **state) {
+    (void)state;
+    enum { TOKENS = 8 };
+    double query[TOKENS], key[TOKENS], value[TOKENS], erase[TOKENS], gamma[TOKENS], beta[TOKENS], decay[TOKENS];
+    dr_probe_layer layer = layer_of(dr_rule_find("eda"), TOKENS, 1, 1);
+    layer.at[DR_INPUT_QUERY] = query, layer.at[DR_INPUT_KEY] = key, layer.at[DR_INPUT_VALUE] = value;
+    layer.at[DR_INPUT_LOG_DECAY] = decay, layer.at[DR_INPUT_BETA] = beta, layer.at[DR_INPUT_ERASE_KEY] = erase;
+    layer.at[DR_INPUT_ERASE_GAIN] = gamma;
+    for (int falls = 0; falls < 2; falls++) {
+        for (int t = 0; t < TOKENS; t++) {
+            const double a = 0.1 * ((5 * t) % TOKENS + 1); /* 0.1 to 0.8, not in order */
+            query[t] = key[t] = value[t] = erase[t] = 1, beta[t] = 0.5;
+            decay[t] = log(a), gamma[t] = falls ? 0.9 - a : a;
+        }
+        count = 0;
+        assert_int_equal(dr_probe_run(&dr_probe_erase, &layer, &listener), DR_OK);
+        near(figure("correlation of erase gain and retention")->mean, falls ? -1 : 1);
+        const dr_probe_figure *least = figure("share of erase, the quarter of least retention");
+        assert_int_equal(least->count, 2);
+        /* a gamma/(1 - a + a beta + a gamma) at a = 0.1 and 0.2 */
+        const double gains[] = {falls ? 0.8 : 0.1, falls ? 0.7 : 0.2};
+        near(least->mean,
+             0.5 * (0.1 * gains[0] / (0.9 + 0.05 + 0.1 * gains[0]) + 0.2 * gains[1] / (0.8 + 0.1 + 0.2 * gains[1])));
+        assert_int_equal(figure("share of erase, the quarter of most retention")->count, 2);
+    }
+}
 
-static dr_backend *backend;
+/* The eigenvalue that the probe tells of a token is that of the transition of the engine, which with value 0 takes the state I
+ * to the matrix itself: alpha times, but for one, K - 1 times (Preconditioned DeltaNet, lemma E.1). */
+static void check_transition(const char *rule, int64_t K, uint64_t seed) {
+    dr_random random = dr_random_start(seed, (uint64_t)K);
+    dr_probe_layer layer = layer_of(dr_rule_find(rule), 1, K, K);
+    dr_recurrence_memory memory;
+    const size_t room = (size_t)(K * K);
+    double *numbers = calloc(3 * room + 6 * (size_t)K, sizeof *numbers), *S = numbers, *M = S + room, *o = M + room;
+    double *query = o + K, *key = query + K, *value = key + K, *eigenvalues = value + K, *decay = eigenvalues + K;
+    double beta = dr_random_uniform(&random), scan_decay = log(0.9), gain = dr_random_uniform(&random), centre = -0.2;
+    const double alpha = 0.5 + 0.5 * dr_random_uniform(&random);
+    *decay = log(alpha);
+    double length = 0;
+    for (int64_t i = 0; i < K; i++) {
+        query[i] = dr_random_normal(&random), key[i] = dr_random_normal(&random);
+        length += key[i] * key[i];
+        S[i * K + i] = 1;
+    }
+    for (int64_t i = 0; i < K; i++) key[i] /= sqrt(length);
+    layer.at[DR_INPUT_QUERY] = query, layer.at[DR_INPUT_KEY] = key, layer.at[DR_INPUT_VALUE] = value;
+    if (layer.recurrence.rule->decay != DR_DECAY_NONE) layer.at[DR_INPUT_LOG_DECAY] = decay;
+    layer.at[DR_INPUT_BETA] = &beta, layer.at[DR_INPUT_SCAN_LOG_DECAY] = &scan_decay;
+    layer.at[DR_INPUT_SCAN_GAIN] = &gain, layer.at[DR_INPUT_SCAN_CENTRE] = &centre;
+    count = 0;
+    assert_int_equal(dr_probe_run(&dr_probe_preconditioner, &layer, &listener), DR_OK);
+    dr_inputs inputs = {{NULL}};
+    for (int i = 0; i < DR_INPUTS; i++) inputs.at[i] = layer.at[i];
+    assert_int_equal(dr_recurrence_plan(backend, &layer.recurrence, &memory), DR_OK);
+    void *workspace = malloc(memory.forward + 1);
+    const dr_states initial = {.at = {[DR_STATE_S] = S}};
+    const dr_mutable_states final = {.at = {[DR_STATE_S] = M}};
+    assert_int_equal(dr_recurrence_forward(backend, &layer.recurrence, &inputs, &initial, o, &final, NULL, workspace), DR_OK);
+    if (dr_probe_eigenvalues(K, M, eigenvalues) == DR_OK) {
+        const double every = layer.recurrence.rule->decay == DR_DECAY_NONE ? 1 : alpha;
+        double single = every; /* the one that is farthest from alpha */
+        for (int64_t i = 0; i < K; i++)
+            if (fabs(eigenvalues[i] - every) > fabs(single - every)) single = eigenvalues[i];
+        if (!(fabs(single - figure("eigenvalue of the transition along the key")->mean) < 1e-8))
+            fail_msg("%s, K %lld: %.12g instead of %.12g", rule, (long long)K,
+                     figure("eigenvalue of the transition along the key")->mean, single);
+    }
+    free(workspace);
+    free(numbers);
+}
+
+static void test_transitions(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {2, 7, 64, 128};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            check_transition("pgdn", sizes[i], seed);
+            check_transition("pdn", sizes[i], seed);
+        }
+}
+
+/* ---- models --------------------------------------------------------------------------------------------------------- */
 
 static dr_model *make_model(const char *rule) {
     dr_model *model;
@@ -275,7 +372,8 @@ static int close_backend(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_value),          cmocka_unit_test(test_squash),
                                        cmocka_unit_test(test_preconditioner), cmocka_unit_test(test_spectrum_and_saturation),
-                                       cmocka_unit_test(test_erase),          cmocka_unit_test(test_streams),
+                                       cmocka_unit_test(test_erase),          cmocka_unit_test(test_erase_and_retention),
+                                       cmocka_unit_test(test_transitions),    cmocka_unit_test(test_streams),
                                        cmocka_unit_test(test_models)};
     return cmocka_run_group_tests(tests, open_backend, close_backend);
 }

@@ -22,21 +22,25 @@ typedef struct {
     bool small;                     /* with what the file changes to fit a CPU */
     int64_t seeds;                  /* instead of the file's; 0: the file's */
     const char *corpus, *tokenizer; /* instead of the settings' of these names; NULL: those of the file */
+    const char *text;               /* UTF-8 file that probes read; NULL: a cell with probes cannot be run */
+    const char *tasks;              /* folder of files that models are asked; NULL: a cell that is asked any cannot be run */
 } dr_experiment_options;
 
 /* Reads and checks a file. DR_ERROR_FORMAT: it is no experiment; DR_ERROR_ARGUMENT: a setting that cannot be; DR_ERROR_IO.
  * options NULL: the file as it is. */
 DR_API dr_status dr_experiment_open(const char *file, const dr_experiment_options *options, dr_experiment **experiment);
-DR_API void dr_experiment_close(dr_experiment *experiment);                       /* NULL is allowed */
-DR_API const char *dr_experiment_title(const dr_experiment *experiment);          /* NULL of NULL */
-DR_API const char *dr_experiment_source(const dr_experiment *experiment);         /* paper and place; NULL of NULL */
-DR_API int dr_experiment_cells(const dr_experiment *experiment);                  /* 0 of NULL */
+DR_API void dr_experiment_close(dr_experiment *experiment);               /* NULL is allowed */
+DR_API const char *dr_experiment_title(const dr_experiment *experiment);  /* NULL of NULL */
+DR_API const char *dr_experiment_source(const dr_experiment *experiment); /* paper and place; NULL of NULL */
+DR_API int dr_experiment_jobs(const dr_experiment *experiment);           /* how many of its runs fit side by side; 0: any */
+DR_API int dr_experiment_cells(const dr_experiment *experiment);          /* 0 of NULL */
 DR_API const char *dr_experiment_cell(const dr_experiment *experiment, int cell); /* its name; NULL if there is none */
 
 typedef enum {
     DR_CELL_MISSING, /* no run yet */
     DR_CELL_BEGUN,   /* a run that can be resumed */
-    DR_CELL_DONE
+    DR_CELL_DONE,
+    DR_CELL_TRAINED /* the run is over, but not yet all that follows it */
 } dr_cell_state;
 
 /* Makes the experiment's folder and holds its lock, so that one process at a time runs cells there. Whoever begins processes
@@ -52,8 +56,17 @@ DR_API dr_cell_state dr_experiment_state(const dr_experiment *experiment, int ce
 
 /* Makes the folder, and in it NAME.json, the settings of a cell's run. */
 DR_API dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell);
-/* Reads what the cell's run measured once it is over and keeps it in result.json of its folder: the cell is done. */
+/* Reads what the cell's run measured once it is over and keeps it in result.json of its folder: the cell is done, or trained
+ * where its settings have a list "then". */
 DR_API dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, int cell);
+
+/* The next command that follows a cell's run, also before the run has begun, so that what any of them lacks is told at once:
+ * `deltarule` with these arguments, the last of them NULL, valid until the next call with this experiment. *arguments is NULL
+ * where nothing is left. DR_ERROR_ARGUMENT: the options name no text or no tasks; DR_ERROR_IO: a file of tasks is missing. */
+DR_API dr_status dr_experiment_next(dr_experiment *experiment, const char *folder, int cell, const char *const **arguments);
+/* Keeps what that command printed, in a file of the run folder, and its figures as measures of the cell: the cell is done when
+ * nothing is left. DR_ERROR_FORMAT: it did not print what it should. */
+DR_API dr_status dr_experiment_keep(dr_experiment *experiment, const char *folder, int cell, const char *output);
 
 typedef enum {
     DR_REPORT_TABLE, /* rows of the grid with medians and intervals over seeds, then the claims */

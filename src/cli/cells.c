@@ -1,6 +1,7 @@
 /* Each run is a process of this program, `deltarule train`, in a process group of its own, so that a Ctrl-C reaches it once and
  * through us; where we are killed the kernel kills it. What it prints comes through a pipe, of which the end is kept for the
- * case that it fails. */
+ * case that it fails. What follows a run, a probe of its model or tasks that it is asked, are processes likewise, one after
+ * another in the place of the run. */
 #include "cli/cells.h"
 
 #include "base/number.h"
@@ -14,16 +15,19 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_JOBS = 256, TAIL = 600 };
+enum { MOST_JOBS = 256, TAIL = 600, MOST_ARGUMENTS = 60, MOST_OUTPUT = 1 << 26 };
 
 typedef struct {
     pid_t process;
     int cell, output; /* output: the reading end of its pipe */
+    int capture;      /* what a follow-up prints; -1: it is a run */
+    char what[32];    /* "probe of " */
     double begun;
     char tail[TAIL + 1]; /* the last bytes that it printed */
     size_t used;
@@ -46,50 +50,88 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* In the child: becomes the run of a cell. */
-static void become(const sweep *self, int cell, int output, pid_t parent) {
-    char run[PATH_MAX], config[PATH_MAX];
-    const char *name = dr_experiment_cell(self->experiment, cell);
-    snprintf(run, sizeof run, "%s/%s", self->folder, name);
-    snprintf(config, sizeof config, "%s/%s.json", self->folder, name);
+/* Arguments of a command, the last NULL. */
+typedef struct {
+    const char *at[MOST_ARGUMENTS + 1];
+    int count;
+} arguments;
+
+static void add(arguments *to, const char *one, const char *other) {
+    if (to->count + 2 > MOST_ARGUMENTS) return;
+    to->at[to->count++] = one;
+    if (other) to->at[to->count++] = other;
+}
+
+/* The command of a cell: its run, or what follows it. */
+static void make_command(const sweep *self, int cell, const char *const *follow_up, const char *run, const char *config,
+                         arguments *made) {
     const bool resumes = dr_experiment_state(self->experiment, cell) == DR_CELL_BEGUN;
-    const char *const fresh[] = {"deltarule", "train",
-                                 "--config",  config,
-                                 "--out",     run,
-                                 "--backend", self->options->backend,
-                                 "--threads", self->options->threads,
-                                 NULL};
-    const char *const again[] = {
-        "deltarule", "train", "--resume", run, "--backend", self->options->backend, "--threads", self->options->threads, NULL};
+    *made = (arguments){.count = 0};
+    add(made, "deltarule", NULL);
+    if (follow_up) {
+        for (; *follow_up; follow_up++) add(made, *follow_up, NULL);
+    } else {
+        add(made, "train", NULL);
+        add(made, resumes ? "--resume" : "--out", run);
+        if (!resumes) add(made, "--config", config);
+    }
+    add(made, "--backend", self->options->backend);
+    add(made, "--threads", self->options->threads);
+    if (strcmp(made->at[1], "train") == 0 || strcmp(made->at[1], "bench") == 0) add(made, "--dtype", self->options->dtype);
+}
+
+/* In the child: becomes the command. */
+static void become(const sweep *self, const arguments *command, int output, int capture, pid_t parent) {
     fcntl(self->lock, F_SETFD, 0); /* so that the folder is free when all its runs have ended */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it was killed before this call */
     setpgid(0, 0);
-    if (dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) _exit(1);
-    execv("/proc/self/exe", (char *const *)(resumes ? again : fresh));
+    if (dup2(capture >= 0 ? capture : output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) _exit(1);
+    execv("/proc/self/exe", (char *const *)command->at);
     _exit(127);
 }
 
-static int begin(sweep *self, int cell) {
-    int ends[2];
-    dr_status status = dr_experiment_prepare(self->experiment, self->folder, cell);
+static int cannot_begin(void) {
+    fprintf(stderr, "deltarule experiment: a run cannot be begun: %s\n", strerror(errno));
+    return 1;
+}
+
+/* Begins the next command of a cell as a job. What follows a run prints into a file without a name, from where it is read. */
+static int begin_command(sweep *self, int cell) {
+    int ends[2], capture = -1;
+    char run[PATH_MAX], config[PATH_MAX];
+    const char *const *follow_up = NULL;
+    arguments command;
+    const bool trained = dr_experiment_state(self->experiment, cell) == DR_CELL_TRAINED;
+    dr_status status = dr_experiment_next(self->experiment, self->folder, cell, &follow_up); /* early: for what is missing */
+    if (status == DR_OK && !trained) status = dr_experiment_prepare(self->experiment, self->folder, cell);
     if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    snprintf(run, sizeof run, "%s/%s", self->folder, dr_experiment_cell(self->experiment, cell));
+    snprintf(config, sizeof config, "%s/%s.json", self->folder, dr_experiment_cell(self->experiment, cell));
+    make_command(self, cell, trained ? follow_up : NULL, run, config, &command);
+    if (trained && (capture = memfd_create("output", MFD_CLOEXEC)) < 0) return cannot_begin();
     fflush(NULL);
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        fprintf(stderr, "deltarule experiment: a run cannot be begun: %s\n", strerror(errno));
-        return 1;
+        if (capture >= 0) close(capture);
+        return cannot_begin();
     }
     const pid_t parent = getpid(), child = fork();
-    if (child == 0) become(self, cell, ends[1], parent);
+    if (child == 0) become(self, &command, ends[1], capture, parent);
     close(ends[1]);
     if (child < 0) {
-        fprintf(stderr, "deltarule experiment: a run cannot be begun: %s\n", strerror(errno));
         close(ends[0]);
-        return 1;
+        if (capture >= 0) close(capture);
+        return cannot_begin();
     }
-    self->jobs[self->running++] = (job){.process = child, .cell = cell, .output = ends[0], .begun = now()};
-    self->begun++;
+    job *of = &self->jobs[self->running++];
+    *of = (job){.process = child, .cell = cell, .output = ends[0], .capture = capture, .begun = now()};
+    if (trained) snprintf(of->what, sizeof of->what, "%s of the ", command.at[1]);
     return 0;
+}
+
+static int begin(sweep *self, int cell) {
+    self->begun++;
+    return begin_command(self, cell);
 }
 
 /* Keeps the end of what a run printed. false: it has ended. */
@@ -114,18 +156,38 @@ static const char *last_line(job *of) {
     return line ? line + 1 : of->tail;
 }
 
-static void tell_end(const sweep *self, job *of, bool done) {
+static void tell_done(const sweep *self, const job *of) {
     int finished = 0;
     const int cells = dr_experiment_cells(self->experiment);
-    const char *name = dr_experiment_cell(self->experiment, of->cell);
     for (int i = 0; i < cells; i++) finished += dr_experiment_state(self->experiment, i) == DR_CELL_DONE;
-    if (done)
-        dr_print(stderr, "%d of %d done: %s, %.0f s\n", finished, cells, name, now() - of->begun);
-    else
-        fprintf(stderr, "deltarule experiment: the run %s failed: %s\n", name, last_line(of));
+    dr_print(stderr, "%d of %d done: %s, %.0f s\n", finished, cells, dr_experiment_cell(self->experiment, of->cell),
+             now() - of->begun);
 }
 
-/* Takes the job out of the list and says how it ended. */
+/* What a follow-up printed, with a zero byte behind it; free it. NULL: too much, or there is no memory. */
+static char *read_capture(int capture) {
+    const off_t bytes = lseek(capture, 0, SEEK_END);
+    char *text = bytes >= 0 && bytes < MOST_OUTPUT ? malloc((size_t)bytes + 1) : NULL;
+    off_t done = 0;
+    while (text && done < bytes) {
+        const ssize_t got = pread(capture, text + done, (size_t)(bytes - done), done);
+        if (got <= 0) break;
+        done += got;
+    }
+    if (text) text[done] = '\0';
+    return text;
+}
+
+/* Keeps what a command measured that ended well. */
+static dr_status keep(sweep *self, const job *of) {
+    if (of->capture < 0) return dr_experiment_finish(self->experiment, self->folder, of->cell);
+    char *text = read_capture(of->capture);
+    dr_status status = dr_experiment_keep(self->experiment, self->folder, of->cell, text ? text : "");
+    free(text);
+    return status;
+}
+
+/* Takes the job out of the list, says how it ended, and begins what follows it. */
 static int end(sweep *self, int index) {
     job of = self->jobs[index];
     int how = 0;
@@ -133,15 +195,22 @@ static int end(sweep *self, int index) {
     while (waitpid(of.process, &how, 0) < 0 && errno == EINTR) {
     }
     self->jobs[index] = self->jobs[--self->running];
-    if (self->told && !(WIFEXITED(how) && WEXITSTATUS(how) == 0)) return 0; /* it can be resumed */
     const bool done = WIFEXITED(how) && WEXITSTATUS(how) == 0;
-    if (done) {
-        dr_status status = dr_experiment_finish(self->experiment, self->folder, of.cell);
-        if (status == DR_OK) status = dr_experiment_write(self->experiment, self->folder);
-        if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    dr_status status = done ? keep(self, &of) : DR_OK;
+    if (of.capture >= 0) close(of.capture);
+    if (status == DR_OK && done) status = dr_experiment_write(self->experiment, self->folder);
+    if (status != DR_OK) return cli_failure(&cli_experiment, status);
+    if (!done && self->told) return 0; /* it can be resumed */
+    if (!done) {
+        self->failed++;
+        fprintf(stderr, "deltarule experiment: the %srun %s failed: %s\n", of.what,
+                dr_experiment_cell(self->experiment, of.cell), last_line(&of));
+        return 0;
     }
-    self->failed += !done;
-    tell_end(self, &of, done);
+    if (dr_experiment_state(self->experiment, of.cell) == DR_CELL_DONE)
+        tell_done(self, &of);
+    else if (!self->told)
+        return begin_command(self, of.cell);
     return 0;
 }
 
@@ -170,11 +239,14 @@ static bool may_begin(const sweep *self) {
            (self->options->most == 0 || self->begun < self->options->most);
 }
 
-static int limit_of(const cli_cells_options *options) {
+static int limit_of(const dr_experiment *experiment, const cli_cells_options *options) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const long said = dr_experiment_jobs(experiment);
     int64_t threads = 1;
     dr_integer_parse(options->threads, &threads);
-    long jobs = options->jobs > 0 ? options->jobs : threads > 0 ? cores / (long)threads : 1;
+    long jobs = threads > 0 ? cores / (long)threads : 1;
+    if (said > 0 && said < jobs) jobs = said;
+    if (options->jobs > 0) jobs = options->jobs;
     return jobs < 1 ? 1 : jobs > MOST_JOBS ? MOST_JOBS : (int)jobs;
 }
 
@@ -184,7 +256,8 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
         fprintf(stderr, "deltarule experiment: out of memory\n");
         return 1;
     }
-    *self = (sweep){.experiment = experiment, .folder = folder, .options = options, .limit = limit_of(options), .lock = -1};
+    *self = (sweep){
+        .experiment = experiment, .folder = folder, .options = options, .limit = limit_of(experiment, options), .lock = -1};
     /* a moment for the runs of a process that was killed: they end after it */
     dr_status held = dr_experiment_hold(folder, 10, &self->lock);
     if (held == DR_OK) held = dr_experiment_load(experiment, folder);

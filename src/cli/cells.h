@@ -5,9 +5,10 @@
 #include <deltarule/experiment.h>
 
 typedef struct {
-    int jobs;                      /* processes at once; 0: cores by threads */
+    int jobs;                      /* processes at once; 0: as many as the experiment says, at most cores by threads */
     int most;                      /* processes to begin in all; 0: any number */
-    const char *backend, *threads; /* of each run */
+    const char *backend, *threads; /* of each run, and of what follows it */
+    const char *dtype;             /* of runs and of benchmarks */
 } cli_cells_options;
 
 /* Runs the cells that are not done, telling each on standard error as it ends, and writes the experiment's files each time.

@@ -14,7 +14,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEEDS, SMALL, OUT, JOBS, MOST, TABLE, JSON, CSV, LIST, CORPUS, TOKENIZER, BACKEND, THREADS, FLAGS };
+enum {
+    SEEDS,
+    SMALL,
+    OUT,
+    JOBS,
+    MOST,
+    TABLE,
+    JSON,
+    CSV,
+    LIST,
+    PICTURE,
+    CORPUS,
+    TOKENIZER,
+    TEXT,
+    TASKS,
+    BACKEND,
+    DTYPE,
+    THREADS,
+    FLAGS
+};
 enum { MOST_FILES = 1000 };
 
 /* ---- where experiments are ------------------------------------------------------------------------------------------ */
@@ -159,14 +178,18 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
         const cli_cells_options options = {.jobs = (int)cli_flag_integer(&flags[JOBS]),
                                            .most = (int)cli_flag_integer(&flags[MOST]),
                                            .backend = flags[BACKEND].value,
+                                           .dtype = flags[DTYPE].value,
                                            .threads = flags[THREADS].value};
         cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
         exit_status = cli_cells_run(experiment, folder, &options);
         status = dr_experiment_write(experiment, folder);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);
-    } else if ((status = dr_experiment_load(experiment, folder)) != DR_OK) {
-        return cli_failure(&cli_experiment, status);
+    } else {
+        status = dr_experiment_load(experiment, folder);
+        if (status == DR_OK && cli_flag_boolean(&flags[PICTURE])) status = dr_experiment_write(experiment, folder);
+        if (status != DR_OK) return cli_failure(&cli_experiment, status);
+        if (cli_flag_boolean(&flags[PICTURE])) draw(folder);
     }
     status = tell(flags, experiment);
     return status == DR_OK ? exit_status : cli_failure(&cli_experiment, status);
@@ -190,12 +213,16 @@ static int run(int argc, char **argv) {
                              "folder of the runs (default runs/experiment-NAME); what is done there is not run again"},
                  .placeholder = "DIR"},
         [JOBS] = {.setting = {"jobs", DR_SETTING_INTEGER, "0", 0, 256, NULL, NULL,
-                              "runs at once; 0: as many as there are cores, by threads"},
+                              "runs at once; 0: as many as the experiment says, at most as there are cores, by threads"},
                   .placeholder = "N"},
         [MOST] = {.setting = {"most", DR_SETTING_INTEGER, "0", 0, 1e6, NULL, NULL, "begin so many runs and no more; 0: all"},
                   .placeholder = "N"},
         [TABLE] = {.setting = {"table", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                "run nothing: tell what is done, also while another process runs it"}},
+        [PICTURE] =
+            {.setting =
+                 {"picture", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                  "with --table: write the tables and draw picture.png of what is done by now, as a sweep does at its end"}},
         [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                               "JSON, a line each of the runs that are done and of the claims"}},
         [CSV] = {.setting = {"csv", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the table as CSV"}},
@@ -204,7 +231,13 @@ static int run(int argc, char **argv) {
                     .placeholder = "PATH"},
         [TOKENIZER] = {.setting = {"tokenizer", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "its folder; none: bytes"},
                        .placeholder = "DIR"},
+        [TEXT] = {.setting = {"text", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "a UTF-8 file, which probes of the runs read"},
+                  .placeholder = "FILE"},
+        [TASKS] = {.setting = {"tasks", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                               "folder of what the models are asked, as tools/make-tasks makes it"},
+                   .placeholder = "DIR"},
         [BACKEND] = CLI_FLAG_BACKEND,
+        [DTYPE] = CLI_FLAG_DTYPE,
         [THREADS] = {.setting = {"threads", DR_SETTING_INTEGER, "1", 0, 1024, NULL, NULL,
                                  "threads of each run; results do not depend on it"},
                      .placeholder = "N"},
@@ -214,13 +247,17 @@ static int run(int argc, char **argv) {
     if (!cli_flags_parse(&cli_experiment, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (cli_flag_boolean(&flags[JSON]) && cli_flag_boolean(&flags[CSV]))
         return cli_usage(&cli_experiment, "--json and --csv: one of them");
+    if (cli_flag_boolean(&flags[PICTURE]) && !cli_flag_boolean(&flags[TABLE]))
+        return cli_usage(&cli_experiment, "--picture is for --table: a sweep draws its picture at its end");
     if (cli_flag_boolean(&flags[LIST])) return list();
     if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
     if (!find_file(argv[1], file, &exit_status)) return exit_status;
     const dr_experiment_options options = {.small = cli_flag_boolean(&flags[SMALL]),
                                            .seeds = cli_flag_integer(&flags[SEEDS]),
                                            .corpus = flags[CORPUS].value,
-                                           .tokenizer = flags[TOKENIZER].value};
+                                           .tokenizer = flags[TOKENIZER].value,
+                                           .text = flags[TEXT].value,
+                                           .tasks = flags[TASKS].value};
     dr_experiment *experiment = NULL;
     dr_status status = dr_experiment_open(file, &options, &experiment);
     if (status != DR_OK) return cli_failure(&cli_experiment, status);

@@ -3,7 +3,10 @@
  * An order compares neighbours seed by seed: runs of one seed draw the same data, so that their difference has less noise than
  * either. Axes in best_of are not compared over: of their values the one with the best median stands for each side, as tuned
  * baselines do. A comparison holds if the whole interval of the differences lies on the right side of 0, and holds in the
- * median if only the median does. */
+ * median if only the median does.
+ *
+ * A bound is for the measure of each value named, for its excess over another measure of the same runs ("than"), or for the
+ * quotient of the measure at two values, seed by seed ("ratio"). */
 #include "base/error.h"
 #include "base/json.h"
 #include "base/number.h"
@@ -12,14 +15,17 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const keys[] = {"text", "measure", "axis", "order", "of", "better", "at_least", "at_most", "where", NULL};
+static const char *const keys[] = {"text",  "measure", "than",     "axis",    "order", "of",
+                                   "ratio", "better",  "at_least", "at_most", "where", NULL};
 static const char *const needed[] = {"text", "measure", "axis", NULL};
 
 /* ---- reading -------------------------------------------------------------------------------------------------------- */
 
 static dr_status read_values(const dr_experiment *experiment, const json_t *list, const char *key, dr_claim *claim) {
     const dr_axis *axis = &experiment->axis[claim->axis];
-    const size_t least = claim->bounded ? 1 : 2;
+    const size_t least = claim->bounded && !claim->ratio ? 1 : 2;
+    if (claim->ratio && json_array_size(list) != 2)
+        return dr_fail(DR_ERROR_FORMAT, "ratio must be a list of two names of values of axis %s", axis->name);
     if (json_array_size(list) < least || json_array_size(list) > DR_MOST_VALUES)
         return dr_fail(DR_ERROR_FORMAT, "%s must be a list of %zu or more names of values of axis %s", key, least, axis->name);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -36,8 +42,11 @@ static dr_status read_values(const dr_experiment *experiment, const json_t *list
 static dr_status read_bound(const json_t *object, dr_claim *claim) {
     const json_t *least = json_object_get(object, "at_least"), *most = json_object_get(object, "at_most");
     const json_t *bound = least ? least : most;
-    claim->bounded = bound != NULL;
-    claim->at_least = least != NULL;
+    claim->ratio = json_object_get(object, "ratio") != NULL;
+    claim->bounded = bound || claim->ratio || claim->than;
+    claim->at_least = least || !bound; /* of an excess at least 0 */
+    if (claim->ratio && !bound) return dr_fail(DR_ERROR_FORMAT, "ratio needs at_least or at_most");
+    if (claim->ratio && claim->than) return dr_fail(DR_ERROR_FORMAT, "ratio and than: one of them");
     if (least && most) return dr_fail(DR_ERROR_FORMAT, "at_least and at_most: one of them");
     if (bound && !json_is_number(bound)) return dr_fail(DR_ERROR_FORMAT, "at_least and at_most are numbers");
     if (bound) claim->bound = json_number_value(bound);
@@ -53,6 +62,7 @@ dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, d
     DR_TRY(dr_json_text(object, "text", &claim->text));
     DR_TRY(dr_json_text(object, "measure", &claim->measure));
     DR_TRY(dr_json_text(object, "axis", &axis));
+    DR_TRY(dr_json_text(object, "than", &claim->than));
     DR_TRY(dr_json_text(object, "better", &better));
     claim->lower = strcmp(better, "lower") == 0;
     if (!claim->lower && strcmp(better, "higher") != 0)
@@ -68,7 +78,7 @@ dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, d
         if (dr_axis_find(experiment, name) < 0 || !json_is_string(label))
             return dr_fail(DR_ERROR_FORMAT, "where: \"%s\" must be an axis of the grid, with the name of a value", name);
     }
-    const char *key = claim->bounded ? "of" : "order";
+    const char *key = claim->ratio ? "ratio" : claim->bounded ? "of" : "order";
     return read_values(experiment, json_object_get(object, key), key, claim);
 }
 
@@ -167,21 +177,45 @@ static dr_verdict compare(const judge *self, int group, int better, int worse) {
     return verdict_of(&spread);
 }
 
-static dr_verdict hold_to_bound(const judge *self, int group, int value) {
-    const int row = best_row(self, group, value);
-    if (row < 0) return DR_CLAIM_NOT_RUN;
-    double values[DR_MOST_SEEDS], margins[DR_MOST_SEEDS];
-    int count = dr_row_values(self->experiment, row, self->claim->measure, values, NULL);
+/* Holds figures of the seeds, which are reordered, to the claim's bound. */
+static dr_verdict hold(const judge *self, int group, const char *what, double *figures, int count) {
+    double margins[DR_MOST_SEEDS];
+    char text[4 * DR_LABEL_SIZE];
     const double sign = self->claim->at_least ? 1 : -1, bound = self->claim->bound;
-    for (int s = 0; s < count; s++) margins[s] = sign * (values[s] - bound);
-    const dr_spread margin = dr_spread_of(margins, count), shown = dr_spread_of(values, count);
+    for (int s = 0; s < count; s++) margins[s] = sign * (figures[s] - bound);
+    const dr_spread margin = dr_spread_of(margins, count), shown = dr_spread_of(figures, count);
     /* what keeps a bound may be equal to it */
     dr_verdict verdict = margin.low >= 0 ? DR_CLAIM_HOLDS : margin.median >= 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
-    char what[2 * DR_LABEL_SIZE];
-    dr_format(what, sizeof what, "%s, %s %.4g", self->experiment->axis[self->claim->axis].value[value].label,
-              self->claim->at_least ? "at least" : "at most", bound);
-    tell(self, group, what, &shown, verdict);
+    dr_format(text, sizeof text, "%s, %s %.4g", what, self->claim->at_least ? "at least" : "at most", bound);
+    tell(self, group, text, &shown, verdict);
     return verdict;
+}
+
+/* The measure of one value, or its excess over another measure of the same runs. */
+static dr_verdict hold_to_bound(const judge *self, int group, int value) {
+    const int row = best_row(self, group, value);
+    double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
+    if (row < 0) return DR_CLAIM_NOT_RUN;
+    int count = dr_row_values(self->experiment, row, self->claim->measure, figures, NULL);
+    if (self->claim->than) {
+        if (dr_row_values(self->experiment, row, self->claim->than, others, NULL) < count) return DR_CLAIM_NOT_RUN;
+        for (int s = 0; s < count; s++) figures[s] -= others[s];
+    }
+    return hold(self, group, self->experiment->axis[self->claim->axis].value[value].label, figures, count);
+}
+
+/* The measure of one value over that of another, seed by seed. */
+static dr_verdict hold_ratio(const judge *self, int group, int over, int under) {
+    const dr_axis *axis = &self->experiment->axis[self->claim->axis];
+    const int one = best_row(self, group, over), other = best_row(self, group, under);
+    double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
+    char what[3 * DR_LABEL_SIZE];
+    if (one < 0 || other < 0) return DR_CLAIM_NOT_RUN;
+    int count = dr_row_values(self->experiment, one, self->claim->measure, figures, NULL);
+    dr_row_values(self->experiment, other, self->claim->measure, others, NULL);
+    for (int s = 0; s < count; s++) figures[s] /= others[s];
+    snprintf(what, sizeof what, "%s over %s", axis->value[over].label, axis->value[under].label);
+    return hold(self, group, what, figures, count);
 }
 
 /* The worst of two; one that was not run leaves the whole not run unless another fails. */
@@ -197,9 +231,11 @@ dr_verdict dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim
     bool any = false;
     for (int row = 0; row < experiment->rows; row++) {
         if (!leads_group(&self, row)) continue;
-        for (int i = claim->bounded ? 0 : 1; i < claim->count; i++) {
-            dr_verdict found = claim->bounded ? hold_to_bound(&self, row, claim->value[i])
-                                              : compare(&self, row, claim->value[i - 1], claim->value[i]);
+        for (int i = claim->bounded && !claim->ratio ? 0 : 1; i < claim->count; i++) {
+            const int value = claim->value[i], before = i > 0 ? claim->value[i - 1] : value;
+            dr_verdict found = claim->ratio     ? hold_ratio(&self, row, before, value)
+                               : claim->bounded ? hold_to_bound(&self, row, value)
+                                                : compare(&self, row, before, value);
             verdict = worse_of(verdict, found);
             any = true;
         }

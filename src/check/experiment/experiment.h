@@ -3,9 +3,17 @@
 #define DR_CHECK_EXPERIMENT_EXPERIMENT_H
 
 #include <deltarule/experiment.h>
+#include <deltarule/train.h>
 #include <jansson.h>
 
-enum { DR_MOST_AXES = 8, DR_MOST_VALUES = 64, DR_LABEL_SIZE = 64, DR_CELL_NAME_SIZE = 200, DR_MOST_SEEDS = 1000 };
+enum {
+    DR_MOST_AXES = 8,
+    DR_MOST_VALUES = 64,
+    DR_LABEL_SIZE = 64,
+    DR_CELL_NAME_SIZE = 200,
+    DR_MOST_SEEDS = 1000,
+    DR_MOST_ARGUMENTS = 40
+};
 
 typedef struct {
     char label[DR_LABEL_SIZE];
@@ -22,13 +30,18 @@ typedef struct {
 typedef struct {
     char name[DR_CELL_NAME_SIZE];
     json_t *settings;
-    json_t *measures; /* numbers by name; NULL until it is done */
+    json_t *then;     /* list of what follows the run (follow.h); NULL: nothing */
+    json_t *measures; /* numbers by name; NULL until the run is over */
+    uint64_t left;    /* bits: what follows and has no result yet */
     dr_cell_state state;
 } dr_cell;
 
 /* A row is a point of the grid; cell row * seeds + s is its run with seed s + 1. */
 struct dr_experiment {
     json_t *file;
+    json_t *places;  /* text and tasks of the options, as strings */
+    json_t *command; /* list of strings, the last command that was told, and where they are */
+    const char *argument[DR_MOST_ARGUMENTS];
     int axes, seeds, rows;
     dr_axis axis[DR_MOST_AXES];
     dr_cell *cell; /* [rows * seeds] */
@@ -47,6 +60,9 @@ int dr_label_find(const dr_axis *axis, const char *label);
 /* A value of a setting as dr_train_options_set takes it; free with free(). NULL: it is of no type that a setting has, or there
  * is no memory. */
 char *dr_experiment_text(const json_t *value);
+
+/* The settings of a cell's run; destroy them. */
+dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **options);
 
 /* ---- statistics ---- */
 
@@ -73,6 +89,8 @@ typedef struct {
     int value[DR_MOST_VALUES]; /* indices on the axis; of an order the best first */
     bool lower;                /* whether a lower figure is better */
     bool bounded, at_least;    /* a bound that each value must keep, instead of an order */
+    bool ratio;                /* what must keep it is the first value's measure over the second's */
+    const char *than;          /* what must keep it is the measure less this one; NULL: the measure */
     double bound;
     const json_t *where; /* labels that other axes must have; NULL: any */
 } dr_claim;

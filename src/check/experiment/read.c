@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
-#include "check/experiment/experiment.h"
+#include "check/experiment/follow.h"
 #include "formats/json.h"
 
 #include <deltarule/train.h>
@@ -13,8 +13,8 @@
 
 enum { MOST_CELLS = 100000 };
 
-static const char *const keys[] = {"title",    "source",  "about",  "settings", "grid", "seeds",
-                                   "measures", "best_of", "claims", "small",    NULL};
+static const char *const keys[] = {"title",   "source", "about", "settings", "grid",  "seeds", "measures",
+                                   "best_of", "claims", "jobs",  "curves",   "small", NULL};
 static const char *const small_keys[] = {"settings", "grid", "seeds", NULL};
 
 /* ---- values --------------------------------------------------------------------------------------------------------- */
@@ -183,13 +183,13 @@ static dr_status name_cell(const dr_experiment *experiment, int row, int seed, c
     return DR_OK;
 }
 
-static dr_status check_settings(const json_t *settings) {
+dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **made) {
     dr_train_options *options;
     DR_TRY(dr_train_options_create(&options));
     dr_status status = DR_OK;
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)settings, name, value) {
+    json_object_foreach(cell->settings, name, value) {
         char *text = dr_experiment_text(value);
         if (!text) {
             char found[96];
@@ -201,8 +201,18 @@ static dr_status check_settings(const json_t *settings) {
         free(text);
         if (status != DR_OK) break;
     }
-    dr_train_options_destroy(options);
+    if (status == DR_OK)
+        *made = options;
+    else
+        dr_train_options_destroy(options);
     return status;
+}
+
+static dr_status check_settings(const dr_cell *cell) {
+    dr_train_options *options = NULL;
+    DR_TRY(dr_experiment_options_of(cell, &options));
+    dr_train_options_destroy(options);
+    return dr_follow_check(cell->then);
 }
 
 static dr_status make_cell(const dr_experiment *experiment, const json_t *base, int row, int seed, dr_cell *cell) {
@@ -212,8 +222,10 @@ static dr_status make_cell(const dr_experiment *experiment, const json_t *base, 
     for (int a = 0; a < experiment->axes && !failed; a++)
         failed = json_object_update(cell->settings, experiment->axis[a].value[dr_row_value(experiment, row, a)].settings);
     if (failed || json_object_set_new(cell->settings, "seed", json_integer(seed))) return no_memory();
+    cell->then = json_incref(json_object_get(cell->settings, "then"));
+    json_object_del(cell->settings, "then");
     if (seed > 1) return DR_OK; /* as the first of its row */
-    dr_status status = check_settings(cell->settings);
+    dr_status status = check_settings(cell);
     return status == DR_OK ? DR_OK : dr_fail_in(status, "%s", cell->name);
 }
 
@@ -278,7 +290,10 @@ static dr_status check_texts(const dr_experiment *experiment) {
         return dr_fail(DR_ERROR_FORMAT, "measures must be a list of columns of metrics.csv, such as [\"accuracy\"]");
     for (size_t i = 0; i < json_array_size(list); i++)
         if (!json_is_string(json_array_get(list, i))) return dr_fail(DR_ERROR_FORMAT, "measures: each must be a string");
-    return DR_OK;
+    const char *curves;
+    int64_t jobs;
+    DR_TRY(dr_json_text(experiment->file, "curves", &curves));
+    return dr_json_integer(experiment->file, "jobs", 1, 256, &jobs);
 }
 
 static dr_status check_claims(const dr_experiment *experiment) {
@@ -310,6 +325,10 @@ static dr_status read_file(dr_experiment *experiment, const dr_experiment_option
     if (options->seeds < 0 || options->seeds > DR_MOST_SEEDS)
         return dr_fail(DR_ERROR_ARGUMENT, "seeds is %lld: it must be from 1 to %d", (long long)options->seeds, DR_MOST_SEEDS);
     experiment->seeds = (int)(options->seeds ? options->seeds : seeds);
+    experiment->places = json_object();
+    if (!experiment->places || (options->text && json_object_set_new(experiment->places, "text", json_string(options->text))) ||
+        (options->tasks && json_object_set_new(experiment->places, "tasks", json_string(options->tasks))))
+        return no_memory();
     DR_TRY(read_axes(experiment, small));
     DR_TRY(read_best(experiment));
     dr_status status = read_base(experiment, small, options, &base);
@@ -345,10 +364,13 @@ void dr_experiment_close(dr_experiment *experiment) {
     }
     for (int i = 0; experiment->cell && i < dr_experiment_cells(experiment); i++) {
         json_decref(experiment->cell[i].settings);
+        json_decref(experiment->cell[i].then);
         json_decref(experiment->cell[i].measures);
     }
     dr_release(experiment->cell);
     json_decref(experiment->file);
+    json_decref(experiment->places);
+    json_decref(experiment->command);
     dr_release(experiment);
 }
 
@@ -358,6 +380,10 @@ const char *dr_experiment_title(const dr_experiment *experiment) {
 
 const char *dr_experiment_source(const dr_experiment *experiment) {
     return experiment ? json_string_value(json_object_get(experiment->file, "source")) : NULL;
+}
+
+int dr_experiment_jobs(const dr_experiment *experiment) {
+    return experiment ? (int)json_integer_value(json_object_get(experiment->file, "jobs")) : 0;
 }
 
 int dr_experiment_cells(const dr_experiment *experiment) {

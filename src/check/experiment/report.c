@@ -55,6 +55,11 @@ static int axis_width(const dr_axis *axis) {
     return width;
 }
 
+static int measure_width(const reporter *self, size_t measure) {
+    const int width = width_of(measure_at(self, measure));
+    return width > MEASURE_WIDTH ? width : MEASURE_WIDTH;
+}
+
 static void table_row(const reporter *self, int row) {
     const dr_experiment *experiment = self->experiment;
     char text[LINE], cell[64];
@@ -70,7 +75,7 @@ static void table_row(const reporter *self, int row) {
             dr_format(cell, sizeof cell, "%.4g [%.4g, %.4g]", spread.median, spread.low, spread.high);
         else
             snprintf(cell, sizeof cell, "-");
-        used = pad(text, used, cell, MEASURE_WIDTH);
+        used = pad(text, used, cell, measure_width(self, m));
     }
     while (used > 0 && text[used - 1] == ' ') used--;
     text[used] = '\0';
@@ -85,7 +90,7 @@ static void table_head(const reporter *self) {
         used = pad(text, used, experiment->axis[a].name, axis_width(&experiment->axis[a]));
     used = pad(text, used, "seeds", 5);
     for (size_t m = 0; m < json_array_size(self->measures) && used < LINE - 256; m++)
-        used = pad(text, used, measure_at(self, m), MEASURE_WIDTH);
+        used = pad(text, used, measure_at(self, m), measure_width(self, m));
     while (used > 0 && text[used - 1] == ' ') used--;
     text[used] = '\0';
     self->line(self->context, text);
@@ -97,6 +102,10 @@ static void tell_interval(const reporter *self) {
     double values[DR_MOST_SEEDS];
     for (int s = 0; s < self->experiment->seeds; s++) values[s] = s;
     const dr_spread spread = dr_spread_of(values, self->experiment->seeds);
+    if (self->experiment->seeds == 1) {
+        self->line(self->context, "one seed: no interval, and what is below the difference of seeds is noise");
+        return;
+    }
     dr_format(text, sizeof text, "median of the seeds [interval that covers the median with %.3g%%, of %d seeds%s]",
               100 * spread.coverage, self->experiment->seeds, spread.low > 0 ? "" : ": from the least to the greatest");
     self->line(self->context, text);
@@ -273,9 +282,36 @@ static void plot_panel(const reporter *self, int panel) {
     self->line(self->context, text);
 }
 
+/* A column of metrics.csv over the steps of every run that has begun, a colour a row of the grid. */
+static void plot_curves(const reporter *self, const char *column) {
+    const dr_experiment *experiment = self->experiment;
+    char text[LINE];
+    bool any = false;
+    self->line(self->context, "set datafile separator ','\nset xrange [*:*]\nset yrange [*:*]\nset key on\nset xlabel 'step'");
+    quote(text, snprintf(text, sizeof text, "set title "), column);
+    self->line(self->context, text);
+    for (int i = 0; i < dr_experiment_cells(experiment); i++) {
+        const int row = i / experiment->seeds;
+        if (experiment->cell[i].state == DR_CELL_MISSING) continue;
+        int used =
+            snprintf(text, sizeof text, "%s '%s/metrics.csv' using 'step':", any ? "    ," : "plot", experiment->cell[i].name);
+        used = quote(text, used, column);
+        used += snprintf(text + used, sizeof text - (size_t)used, " with lines linetype %d ", row + 1);
+        if (i % experiment->seeds == 0)
+            row_label(experiment, row, text, used + snprintf(text + used, sizeof text - (size_t)used, "title "));
+        else
+            snprintf(text + used, sizeof text - (size_t)used, "notitle");
+        strcat(text, " \\");
+        self->line(self->context, text);
+        any = true;
+    }
+    self->line(self->context, any ? "" : "plot [0:1] NaN notitle");
+}
+
 static dr_status report_plot(const reporter *self) {
     const dr_experiment *experiment = self->experiment;
     const int panels = (int)json_array_size(self->measures);
+    const char *curves = json_string_value(json_object_get(experiment->file, "curves"));
     char text[LINE];
     for (int m = 0; m < panels; m++) {
         snprintf(text, sizeof text, "$measure%d << END", m);
@@ -291,15 +327,18 @@ static dr_status report_plot(const reporter *self) {
         self->line(self->context, "END");
     }
     self->line(self->context, "set encoding utf8");
-    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 240 + 420 * panels, 120 + 18 * experiment->rows);
+    const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
+    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 240 + 420 * (panels + (curves ? 2 : 0)),
+             120 + 18 * rows);
     self->line(self->context, text);
     self->line(self->context, "set output 'picture.png'");
-    int used = snprintf(text, sizeof text, "set multiplot layout 1,%d title ", panels);
+    int used = snprintf(text, sizeof text, "set multiplot layout 1,%d title ", panels + (curves != NULL));
     quote(text, used, dr_experiment_title(experiment));
     self->line(self->context, text);
     snprintf(text, sizeof text, "set grid\nset key off\nset yrange [%d.5:-0.5]", experiment->rows - 1);
     self->line(self->context, text);
     for (int m = 0; m < panels; m++) plot_panel(self, m);
+    if (curves) plot_curves(self, curves);
     self->line(self->context, "unset multiplot");
     return DR_OK;
 }

@@ -1,14 +1,15 @@
 /* What the runs of cells measured, and files about it.
  *
  * A cell is done once result.json stands in its run folder, which is written after its run is over; until then the run can be
- * resumed. So a kill at any moment loses no more than the steps since the last checkpoint of the runs at hand. Measures are
- * the columns of metrics.csv: those of an evaluation as its last line has them, those of every step as the mean of the last
- * twentieth of the steps, which says more of a noisy loss than one step. */
+ * resumed. What follows the run has a file each there (follow.h); a cell with such is done once all are. So a kill at any
+ * moment loses no more than the steps since the last checkpoint of the runs at hand. Measures are the columns of metrics.csv:
+ * those of an evaluation as its last line has them, those of every step as the mean of the last twentieth of the steps, which
+ * says more of a noisy loss than one step. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
-#include "check/experiment/experiment.h"
+#include "check/experiment/follow.h"
 #include "formats/file.h"
 #include "formats/folder.h"
 #include "formats/json.h"
@@ -70,22 +71,51 @@ static dr_status check_run(const dr_cell *cell, const char *folder) {
     DR_TRY(path_in(path, folder, cell->name, ""));
     dr_train_options *wanted = NULL, *is = NULL;
     dr_status status;
-    DR_GO(dr_train_options_create(&wanted));
+    DR_GO(dr_experiment_options_of(cell, &wanted));
     DR_GO(dr_train_options_create(&is));
-    const char *name;
-    json_t *value;
-    json_object_foreach(cell->settings, name, value) {
-        char *text = dr_experiment_text(value);
-        status =
-            text ? dr_train_options_set(wanted, name, text) : dr_fail(DR_ERROR_MEMORY, "there is no memory for the settings");
-        free(text);
-        if (status != DR_OK) goto done;
-    }
     DR_GO(dr_train_options_read(is, path));
     DR_GO(compare_settings(wanted, is, path));
 done:
     dr_train_options_destroy(wanted);
     dr_train_options_destroy(is);
+    return status;
+}
+
+/* ---- what follows a run --------------------------------------------------------------------------------------------- */
+
+static dr_status path_of_follow_up(const dr_cell *cell, size_t index, const char *folder, char path[PATH_SIZE]) {
+    char name[DR_FOLLOW_NAME_SIZE + 8] = "/";
+    dr_follow_name(json_array_get(cell->then, index), name + 1);
+    return path_in(path, folder, cell->name, strcat(name, ".json"));
+}
+
+static void leave_all(dr_cell *cell) {
+    cell->left = 0;
+    for (size_t i = 0; i < json_array_size(cell->then); i++) cell->left |= 1ull << i;
+}
+
+static dr_status add_measures(dr_cell *cell, const json_t *measures) {
+    return json_object_update(cell->measures, (json_t *)measures)
+               ? dr_fail(DR_ERROR_MEMORY, "there is no memory for the measures of %s", cell->name)
+               : DR_OK;
+}
+
+/* Takes the result of a follow-up that is there; one of other flags than the file now has is made again. */
+static dr_status load_follow_up(dr_cell *cell, size_t index, const char *folder) {
+    char path[PATH_SIZE];
+    DR_TRY(path_of_follow_up(cell, index, folder, path));
+    if (!is_there(path)) return DR_OK;
+    json_t *object;
+    DR_TRY(dr_json_read(path, &object));
+    dr_status status = DR_OK;
+    const json_t *measures = json_object_get(object, "measures");
+    if (!json_is_object(measures))
+        status = dr_fail(DR_ERROR_FORMAT, "%s has no object \"measures\"", path);
+    else if (json_equal(json_object_get(object, "then"), json_array_get(cell->then, index))) {
+        status = add_measures(cell, measures);
+        cell->left &= ~(1ull << index);
+    }
+    json_decref(object);
     return status;
 }
 
@@ -104,11 +134,11 @@ static dr_status load_cell(dr_cell *cell, const char *folder) {
     DR_TRY(dr_json_read(result, &object));
     json_t *measures = json_object_get(object, "measures");
     dr_status status = json_is_object(measures) ? DR_OK : dr_fail(DR_ERROR_FORMAT, "%s has no object \"measures\"", result);
-    if (status == DR_OK) {
-        cell->measures = json_incref(measures);
-        cell->state = DR_CELL_DONE;
-    }
+    cell->measures = json_incref(status == DR_OK ? measures : NULL);
     json_decref(object);
+    leave_all(cell);
+    for (size_t i = 0; i < json_array_size(cell->then) && status == DR_OK; i++) status = load_follow_up(cell, i, folder);
+    if (status == DR_OK) cell->state = cell->left ? DR_CELL_TRAINED : DR_CELL_DONE;
     return status;
 }
 
@@ -190,9 +220,10 @@ static int split(char *line, char *cell[MOST_COLUMNS]) {
     return count;
 }
 
-/* Columns of every step, as a mean over the last ones. */
-static bool is_of_steps(const char *name) {
-    return strcmp(name, "loss") == 0 || strcmp(name, "bits_per_byte") == 0;
+/* The share of the steps behind which a column of every step counts, as a mean; 1: the last one counts. */
+static double counted_behind(const char *name) {
+    if (strcmp(name, "loss") == 0 || strcmp(name, "bits_per_byte") == 0) return 0.95;
+    return strcmp(name, "tokens_per_second") == 0 ? 0.5 : 1;
 }
 
 typedef struct {
@@ -201,7 +232,7 @@ typedef struct {
     double steps;
 } totals;
 
-static void add_line(const header *of, char *line, double from, totals *into) {
+static void add_line(const header *of, char *line, double steps, totals *into) {
     char *cell[MOST_COLUMNS];
     double step = 0, value;
     const int count = split(line, cell);
@@ -210,7 +241,7 @@ static void add_line(const header *of, char *line, double from, totals *into) {
     for (int c = 0; c < count && c < of->columns; c++) {
         if (!dr_number_parse(cell[c], DR_NUMBER_FINITE, &value)) continue;
         into->last[c] = value;
-        if (step <= from) continue;
+        if (step <= counted_behind(of->name[c]) * steps) continue;
         into->sum[c] += value;
         into->count[c]++;
     }
@@ -238,15 +269,15 @@ static dr_status read_lines(char *text, json_t *measures) {
         if (strcmp(of.name[c], "step") == 0) of.step = c;
     }
     if (of.step < 0 || !body || !*body) return dr_fail(DR_ERROR_FORMAT, "it has no steps");
-    const double from = 0.95 * last_step(body, of.step);
+    const double steps = last_step(body, of.step);
     for (char *line = body, *next; line && *line; line = next) {
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
-        add_line(&of, line, from, &found);
+        add_line(&of, line, steps, &found);
     }
     int failed = json_object_set_new(measures, "steps", json_real(found.steps));
     for (int c = 0; c < of.columns && !failed; c++) {
-        const double value = is_of_steps(of.name[c]) && found.count[c] ? found.sum[c] / (double)found.count[c] : found.last[c];
+        const double value = found.count[c] ? found.sum[c] / (double)found.count[c] : found.last[c];
         if (c != of.step && isfinite(value)) failed = json_object_set_new(measures, of.name[c], json_real(value));
     }
     return failed ? dr_fail(DR_ERROR_MEMORY, "there is no memory for what it says") : DR_OK;
@@ -285,7 +316,68 @@ dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, in
     }
     json_decref(of->measures);
     of->measures = measures;
-    of->state = DR_CELL_DONE;
+    leave_all(of);
+    of->state = of->left ? DR_CELL_TRAINED : DR_CELL_DONE;
+    return DR_OK;
+}
+
+/* The index of the next follow-up of a cell, of one whose run is not over the first; -1: none is left. */
+static int next_follow_up(const dr_cell *cell) {
+    const uint64_t left = cell->measures ? cell->left : json_array_size(cell->then) ? 1 : 0;
+    for (int i = 0; i < DR_MOST_FOLLOW_UPS; i++)
+        if (left >> i & 1) return i;
+    return -1;
+}
+
+static dr_status make_command(dr_experiment *experiment, const dr_cell *cell, int index, const char *run) {
+    json_decref(experiment->command);
+    experiment->command = json_array();
+    if (!experiment->command) return dr_fail(DR_ERROR_MEMORY, "there is no memory for a command");
+    DR_TRY(dr_follow_arguments(experiment, cell, json_array_get(cell->then, (size_t)index), run, experiment->command));
+    const size_t count = json_array_size(experiment->command);
+    if (count >= DR_MOST_ARGUMENTS) return dr_fail(DR_ERROR_ARGUMENT, "%s: a command has too many arguments", cell->name);
+    for (size_t i = 0; i < count; i++) experiment->argument[i] = json_string_value(json_array_get(experiment->command, i));
+    experiment->argument[count] = NULL;
+    return DR_OK;
+}
+
+dr_status dr_experiment_next(dr_experiment *experiment, const char *folder, int cell, const char *const **arguments) {
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    DR_NEED(arguments);
+    DR_TRY(check_index(experiment, cell));
+    const dr_cell *of = &experiment->cell[cell];
+    const int index = next_follow_up(of);
+    char run[PATH_SIZE];
+    *arguments = NULL;
+    if (index < 0) return DR_OK;
+    DR_TRY(path_in(run, folder, of->name, ""));
+    for (int i = (int)json_array_size(of->then) - 1; i >= index; i--) DR_TRY(make_command(experiment, of, i, run));
+    *arguments = experiment->argument;
+    return DR_OK;
+}
+
+dr_status dr_experiment_keep(dr_experiment *experiment, const char *folder, int cell, const char *output) {
+    DR_NEED(experiment);
+    DR_NEED(folder);
+    DR_NEED(output);
+    DR_TRY(check_index(experiment, cell));
+    dr_cell *of = &experiment->cell[cell];
+    const int index = next_follow_up(of);
+    if (index < 0 || !of->measures) return dr_fail(DR_ERROR_ARGUMENT, "%s waits for nothing that follows its run", of->name);
+    json_t *const follow_up = json_array_get(of->then, (size_t)index), *measures, *lines;
+    char path[PATH_SIZE];
+    DR_TRY(path_of_follow_up(of, (size_t)index, folder, path));
+    DR_TRY(dr_follow_measures(follow_up, output, &measures, &lines));
+    json_t *object = json_pack("{s:O, s:O, s:O}", "then", follow_up, "measures", measures, "output", lines);
+    dr_status status = object ? write_object(path, object) : dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", path);
+    if (status == DR_OK) status = add_measures(of, measures);
+    json_decref(object);
+    json_decref(measures);
+    json_decref(lines);
+    if (status != DR_OK) return status;
+    of->left &= ~(1ull << index);
+    if (!of->left) of->state = DR_CELL_DONE;
     return DR_OK;
 }
 

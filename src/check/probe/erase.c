@@ -1,7 +1,9 @@
 /* Decay, erasing and writing side by side, and what becomes of reading where the erase key is another one (Erase-then-Delta
  * Attention, section 4.5 and figure 2).
  *
- * With a the mean of a token's decays over channels, the shares are those of 1 - a, a beta and a gamma in their sum. The recall
+ * With a the mean of a token's decays over channels, its retention, the shares are those of 1 - a, a beta and a gamma in their
+ * sum; also over the quarters of a head's tokens with the least and the most retention. A share of erase rises with a by its
+ * definition; whether the gain gamma itself does is told by its correlation with a over a head's tokens. The recall
  * is raw: the cosine of S_t^T k with the value, after the token's write. In the perturbed runs every erase key of the sequence
  * is another: a random unit vector, that of the next head, or the key; without erasing, the gain is 0. */
 #include "base/error.h"
@@ -10,11 +12,13 @@
 #include "check/probe/probe.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Bins of mean retention: below 0.5, 0.8, 0.95, 0.99, and the rest. */
 enum { BINS = 5, DECAYED = 0, WRITTEN = BINS + 1, ERASED = 2 * (BINS + 1) };
-enum { RETENTION = 3 * (BINS + 1), COSINE, KEPT, FIGURES = KEPT + 9 };
+enum { RETENTION = 3 * (BINS + 1), COSINE, KEPT, KEPT_FIGURES = 9 };
+enum { OF_LEAST = KEPT + KEPT_FIGURES, OF_MOST, CORRELATION, FIGURES };
 
 _Static_assert((int)FIGURES <= (int)DR_PROBE_MOST_FIGURES, "room for the figures");
 
@@ -50,6 +54,9 @@ static const char *const names[FIGURES] = {
     "change of readouts, erase keys of the next head",
     "change of readouts, erase keys equal to keys",
     "change of readouts, without erasing",
+    "share of erase, the quarter of least retention",
+    "share of erase, the quarter of most retention",
+    "correlation of erase gain and retention",
 };
 
 /* The actual run first; each other one has a recall KEPT + run and a change KEPT + RUNS - 1 + run. */
@@ -136,6 +143,44 @@ static void run_token(const dr_probe_layer *layer, int run, int64_t token, int64
     if (run != ACTUAL) dr_probe_add(&samples[KEPT + RUNS - 1 + run], change(V, of->read, actual));
 }
 
+typedef struct {
+    double retention, share, gain;
+} erasing;
+
+static int by_retention(const void *one, const void *other) {
+    const double a = ((const erasing *)one)->retention, b = ((const erasing *)other)->retention;
+    return (a > b) - (a < b);
+}
+
+/* The quarters of a head's tokens, and the correlation of gamma and a. */
+static dr_status add_quarters(const dr_probe_layer *layer, int64_t j, dr_probe_samples samples[FIGURES]) {
+    const int64_t count = layer->tokens, K = layer->recurrence.key_size, quarter = count / 4;
+    void *memory;
+    double a = 0, gain = 0, of_both = 0, of_a = 0, of_gain = 0;
+    DR_TRY(dr_allocate_zero((size_t)count * sizeof(erasing), "the tokens of a probe", &memory));
+    erasing *tokens = memory;
+    for (int64_t t = 0; t < count; t++) {
+        erasing *of = &tokens[t];
+        const double beta = *dr_probe_input(layer, DR_INPUT_BETA, t, j);
+        of->gain = *dr_probe_input(layer, DR_INPUT_ERASE_GAIN, t, j);
+        for (int64_t i = 0; i < K; i++) of->retention += dr_probe_decay(layer, t, j, i) / (double)K;
+        of->share = of->retention * of->gain / (1 - of->retention + of->retention * (beta + of->gain));
+        a += of->retention / (double)count;
+        gain += of->gain / (double)count;
+    }
+    qsort(tokens, (size_t)count, sizeof *tokens, by_retention);
+    for (int64_t t = 0; t < count; t++) {
+        of_both += (tokens[t].retention - a) * (tokens[t].gain - gain);
+        of_a += (tokens[t].retention - a) * (tokens[t].retention - a);
+        of_gain += (tokens[t].gain - gain) * (tokens[t].gain - gain);
+        if (t < quarter) dr_probe_add(&samples[OF_LEAST], tokens[t].share);
+        if (t >= count - quarter) dr_probe_add(&samples[OF_MOST], tokens[t].share);
+    }
+    dr_probe_add(&samples[CORRELATION], of_both / sqrt(of_a * of_gain));
+    dr_release(memory);
+    return DR_OK;
+}
+
 static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_samples samples[FIGURES]) {
     const size_t state = (size_t)(layer->recurrence.key_size * layer->recurrence.value_size) * sizeof(double);
     dr_arena arena = {0};
@@ -152,7 +197,7 @@ static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_sampl
         for (int64_t t = 0; t < layer->tokens; t++) run_token(layer, run, t, j, &random, &of, samples);
     }
     dr_release(memory);
-    return DR_OK;
+    return add_quarters(layer, j, samples);
 }
 
 const dr_probe_kind_entry dr_probe_erase = {

@@ -2,15 +2,33 @@
  * DeltaNet, figures 2, 7, 11 to 16).
  *
  * The transition of a token is alpha (I - b k~ k^T) with k~ = B * k: eigenvalue alpha, and alpha (1 - b k.k~) once (lemma E.1;
- * of a decay a channel, alpha is its mean, which is no eigenvalue). The Gram spectrum is that of the sum of k k^T over the
- * sequence, as shares of its trace. */
+ * of a decay a channel, alpha is its mean, which is no eigenvalue). The Gram spectrum is that of the sum G of k k^T over the
+ * sequence, as shares of its trace; the preconditioned one that of P^1/2 G P^1/2, P the diagonal matrix of the last token's B.
+ */
 #include "base/error.h"
 #include "base/memory.h"
 #include "check/probe/probe.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { SCAN, PRECONDITIONER, SATURATED, PRODUCT, GAINED, EIGENVALUE, NEGATIVE, CENTRE, BETA, DECAY, SPECTRUM, RANK, FIGURES };
+enum {
+    SCAN,
+    PRECONDITIONER,
+    SATURATED,
+    PRODUCT,
+    GAINED,
+    EIGENVALUE,
+    NEGATIVE,
+    CENTRE,
+    BETA,
+    DECAY,
+    SPECTRUM,
+    RANK,
+    PRECONDITIONED,
+    PRECONDITIONED_RANK,
+    FIGURES
+};
 
 static const char *const names[FIGURES] = {
     [SCAN] = "A, the scan",
@@ -25,6 +43,8 @@ static const char *const names[FIGURES] = {
     [DECAY] = "alpha, the decay",
     [SPECTRUM] = "shares of the Gram matrix's eigenvalues",
     [RANK] = "effective rank of the Gram matrix",
+    [PRECONDITIONED] = "shares of the preconditioned Gram matrix's eigenvalues",
+    [PRECONDITIONED_RANK] = "effective rank of the preconditioned Gram matrix",
 };
 
 static bool applies(const dr_rule *rule) {
@@ -82,16 +102,10 @@ static void run_token(const dr_probe_layer *layer, int64_t token, int64_t j, dou
     dr_probe_add(&samples[DECAY], alpha);
 }
 
-/* Eigenvalues as shares of their sum, and exp of their entropy, which is how many alike would have it; none without LAPACK. */
-static dr_status add_spectrum(const dr_probe_layer *layer, int64_t j, double *gram, double *eigenvalues,
-                              dr_probe_samples samples[FIGURES]) {
-    const int64_t K = layer->recurrence.key_size;
+/* The eigenvalues of a Gram matrix, which is overwritten, as shares of their sum, and exp of their entropy, which is how many
+ * alike would have it: samples[0] and [1]. None without LAPACK. */
+static dr_status add_spectrum(int64_t K, double *gram, double *eigenvalues, dr_probe_samples samples[2]) {
     double whole = 0, entropy = 0;
-    for (int64_t t = 0; t < layer->tokens; t++) {
-        const double *key = dr_probe_input(layer, DR_INPUT_KEY, t, j);
-        for (int64_t i = 0; i < K; i++)
-            for (int64_t l = 0; l < K; l++) gram[i * K + l] += key[i] * key[l];
-    }
     for (int64_t i = 0; i < K; i++) whole += gram[i * K + i];
     if (!(whole > 0) || !isfinite(whole)) return DR_OK;
     const dr_status status = dr_probe_eigenvalues(K, gram, eigenvalues);
@@ -99,21 +113,40 @@ static dr_status add_spectrum(const dr_probe_layer *layer, int64_t j, double *gr
     DR_TRY(status);
     for (int64_t i = 0; i < K; i++) {
         const double share = eigenvalues[i] / whole;
-        dr_probe_add(&samples[SPECTRUM], share);
+        dr_probe_add(&samples[0], share);
         if (share > 0) entropy -= share * log(share);
     }
-    dr_probe_add(&samples[RANK], exp(entropy));
+    dr_probe_add(&samples[1], exp(entropy));
+    return DR_OK;
+}
+
+/* Both spectra, of keys and of keys times the root of the last token's preconditioner [K]. */
+static dr_status add_spectra(const dr_probe_layer *layer, int64_t j, double *gram, double *eigenvalues,
+                             const double *preconditioner, dr_probe_samples samples[FIGURES]) {
+    const int64_t K = layer->recurrence.key_size;
+    for (int preconditioned = 0; preconditioned < 2; preconditioned++) {
+        memset(gram, 0, (size_t)(K * K) * sizeof *gram);
+        for (int64_t t = 0; t < layer->tokens; t++) {
+            const double *key = dr_probe_input(layer, DR_INPUT_KEY, t, j);
+            for (int64_t i = 0; i < K; i++)
+                for (int64_t l = 0; l < K; l++)
+                    gram[i * K + l] += key[i] * key[l] * (preconditioned ? sqrt(preconditioner[i] * preconditioner[l]) : 1);
+        }
+        DR_TRY(add_spectrum(K, gram, eigenvalues, &samples[preconditioned ? PRECONDITIONED : SPECTRUM]));
+    }
     return DR_OK;
 }
 
 static dr_status run_head(const dr_probe_layer *layer, int64_t j, dr_probe_samples samples[FIGURES]) {
     const size_t K = (size_t)layer->recurrence.key_size;
+    const double centre = *dr_probe_input(layer, DR_INPUT_SCAN_CENTRE, 0, j);
     void *memory;
     DR_TRY(dr_allocate_zero((K * K + 2 * K) * sizeof(double), "the scan of a probe", &memory));
     double *gram = memory, *scan = gram + K * K, *eigenvalues = scan + K;
     for (int64_t t = 0; t < layer->tokens; t++) run_token(layer, t, j, scan, samples);
-    dr_probe_add(&samples[CENTRE], *dr_probe_input(layer, DR_INPUT_SCAN_CENTRE, 0, j));
-    const dr_status status = add_spectrum(layer, j, gram, eigenvalues, samples);
+    dr_probe_add(&samples[CENTRE], centre);
+    for (size_t i = 0; i < K; i++) scan[i] = dr_probe_squash(&layer->recurrence.rule->squash, scan[i], centre);
+    const dr_status status = add_spectra(layer, j, gram, eigenvalues, scan, samples);
     dr_release(memory);
     return status;
 }

@@ -2,7 +2,8 @@
  *
  * With D = diag(alpha) S_{t-1} and x the read key: the value prediction is D^T k, the readout D^T q, the contraction b k.x, the
  * error after the token v - S_t^T x, the drift v_t - v_{t-1} - S_{t-1}^T (x_t - x_{t-1}), of which the theorem takes the
- * length. */
+ * length. The recall at the write key, the cosine of S_t^T k with v, stands beside that of the erase probe (Erase-then-Delta
+ * Attention, section 4.5). */
 #include "base/error.h"
 #include "base/memory.h"
 #include "check/probe/probe.h"
@@ -16,7 +17,21 @@ static bool applies(const dr_rule *rule) {
            !row->undecayed && row->write == DR_WRITE_KEY && row->gain == DR_GAIN_BETA && row->value == DR_VALUE_GAIN;
 }
 
-enum { COSINE, CONTRACTION, ERROR_BEFORE, ERROR_AFTER, DRIFT, ENERGY_1, ENERGY_4, ENERGY_16, READ_1, READ_4, READ_16, FIGURES };
+enum {
+    COSINE,
+    CONTRACTION,
+    ERROR_BEFORE,
+    ERROR_AFTER,
+    DRIFT,
+    RECALL,
+    ENERGY_1,
+    ENERGY_4,
+    ENERGY_16,
+    READ_1,
+    READ_4,
+    READ_16,
+    FIGURES
+};
 
 static const char *const names[FIGURES] = {
     [COSINE] = "cosine of readout and value prediction",
@@ -24,6 +39,7 @@ static const char *const names[FIGURES] = {
     [ERROR_BEFORE] = "error before the write",
     [ERROR_AFTER] = "error after the write",
     [DRIFT] = "drift",
+    [RECALL] = "recall at the write key",
     [ENERGY_1] = "energy of value predictions in 1 principal component",
     [ENERGY_4] = "energy of value predictions in 4 principal components",
     [ENERGY_16] = "energy of value predictions in 16 principal components",
@@ -108,6 +124,8 @@ static void run_token(const dr_probe_layer *layer, int64_t token, int64_t j, dou
     dr_probe_state_write(recurrence, beta, key, value, of->read, of->state);
     dr_probe_state_read(recurrence, of->state, x, of->read);
     dr_probe_add(&samples[ERROR_AFTER], distance(V, value, of->read));
+    dr_probe_state_read(recurrence, of->state, key, of->read);
+    dr_probe_add(&samples[RECALL], dr_probe_cosine(V, of->read, value));
 }
 
 /* Shares of the sum of squares in the first components; without LAPACK there are none. */
