@@ -418,6 +418,21 @@ static void expect_command(dr_experiment *experiment, const char *folder, const 
     assert_string_equal(joined, wanted);
 }
 
+/* Of a cell whose results are there a probe of other flags is made again, and nothing else; a file that is none is refused. */
+static void check_made_again(const char *folder, const dr_experiment_options *options) {
+    dr_experiment *experiment;
+    experiment = open_followed(10, options);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
+    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
+    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
+    dr_experiment_close(experiment);
+    write_file("sweep/seed=1/bench-op.json", "{}");
+    experiment = open_followed(10, options);
+    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
+    dr_experiment_close(experiment);
+}
+
 /* One command after the other, their figures, and a folder that is read again at each point. */
 static void test_what_follows(void **state) {
     (void)state;
@@ -474,17 +489,7 @@ static void test_what_follows(void **state) {
     expect_command(experiment, folder, "");
     assert_int_equal(dr_experiment_keep(experiment, folder, 0, times), DR_ERROR_ARGUMENT);
     dr_experiment_close(experiment);
-    /* a probe of other flags is made again, and nothing else */
-    experiment = open_followed(10, &options);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    dr_experiment_close(experiment);
-    write_file("sweep/seed=1/bench-op.json", "{}");
-    experiment = open_followed(10, &options);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
-    dr_experiment_close(experiment);
+    check_made_again(folder, &options);
 }
 
 /* The rate of a run is that of its second half, where it has come to its pace. */

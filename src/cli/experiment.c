@@ -203,47 +203,49 @@ static void default_folder(const char *file, bool small, char folder[PATH_MAX]) 
              small ? "-small" : "");
 }
 
-static int run(int argc, char **argv) {
-    cli_flag flags[FLAGS] = {
-        [SEEDS] = {.setting = {"seeds", DR_SETTING_INTEGER, "0", 0, 1000, NULL, NULL,
-                               "runs of each point; 0: as the file says"},
-                   .placeholder = "N"},
-        [SMALL] = {.setting = {"small", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the form that takes minutes on a CPU"}},
-        [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                             "folder of the runs (default runs/experiment-NAME); what is done there is not run again"},
-                 .placeholder = "DIR"},
-        [JOBS] = {.setting = {"jobs", DR_SETTING_INTEGER, "0", 0, 256, NULL, NULL,
-                              "runs at once; 0: as many as the experiment says, at most as there are cores, by threads"},
-                  .placeholder = "N"},
-        [MOST] = {.setting = {"most", DR_SETTING_INTEGER, "0", 0, 1e6, NULL, NULL, "begin so many runs and no more; 0: all"},
-                  .placeholder = "N"},
-        [TABLE] = {.setting = {"table", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
-                               "run nothing: tell what is done, also while another process runs it"}},
-        [PICTURE] =
-            {.setting =
-                 {"picture", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
-                  "with --table: write the tables and draw picture.png of what is done by now, as a sweep does at its end"}},
-        [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
-                              "JSON, a line each of the runs that are done and of the claims"}},
-        [CSV] = {.setting = {"csv", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the table as CSV"}},
-        [LIST] = {.setting = {"list", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "name the experiments that there are"}},
-        [CORPUS] = {.setting = {"corpus", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "of language models: as `train` takes it"},
-                    .placeholder = "PATH"},
-        [TOKENIZER] = {.setting = {"tokenizer", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "its folder; none: bytes"},
-                       .placeholder = "DIR"},
-        [TEXT] = {.setting = {"text", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "a UTF-8 file, which probes of the runs read"},
-                  .placeholder = "FILE"},
-        [TASKS] = {.setting = {"tasks", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                               "folder of what the models are asked, as tools/make-tasks makes it"},
+static const cli_flag table[FLAGS] = {
+    [SEEDS] = {.setting = {"seeds", DR_SETTING_INTEGER, "0", 0, 1000, NULL, NULL, "runs of each point; 0: as the file says"},
+               .placeholder = "N"},
+    [SMALL] = {.setting = {"small", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the form that takes minutes on a CPU"}},
+    [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                         "folder of the runs (default runs/experiment-NAME); what is done there is not run again"},
+             .placeholder = "DIR"},
+    [JOBS] = {.setting = {"jobs", DR_SETTING_INTEGER, "0", 0, 256, NULL, NULL,
+                          "runs at once; 0: as many as the experiment says, at most as there are cores, by threads"},
+              .placeholder = "N"},
+    [MOST] = {.setting = {"most", DR_SETTING_INTEGER, "0", 0, 1e6, NULL, NULL, "begin so many runs and no more; 0: all"},
+              .placeholder = "N"},
+    [TABLE] = {.setting = {"table", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                           "run nothing: tell what is done, also while another process runs it"}},
+    [PICTURE] =
+        {.setting =
+             {"picture", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+              "with --table: write the tables and draw picture.png of what is done by now, as a sweep does at its end"}},
+    [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                          "JSON, a line each of the runs that are done and of the claims"}},
+    [CSV] = {.setting = {"csv", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "the table as CSV"}},
+    [LIST] = {.setting = {"list", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL, "name the experiments that there are"}},
+    [CORPUS] = {.setting = {"corpus", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "of language models: as `train` takes it"},
+                .placeholder = "PATH"},
+    [TOKENIZER] = {.setting = {"tokenizer", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "its folder; none: bytes"},
                    .placeholder = "DIR"},
-        [BACKEND] = CLI_FLAG_BACKEND,
-        [DTYPE] = CLI_FLAG_DTYPE,
-        [THREADS] = {.setting = {"threads", DR_SETTING_INTEGER, "1", 0, 1024, NULL, NULL,
-                                 "threads of each run; results do not depend on it"},
-                     .placeholder = "N"},
-    };
+    [TEXT] = {.setting = {"text", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL, "a UTF-8 file, which probes of the runs read"},
+              .placeholder = "FILE"},
+    [TASKS] = {.setting = {"tasks", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                           "folder of what the models are asked, as tools/make-tasks makes it"},
+               .placeholder = "DIR"},
+    [BACKEND] = CLI_FLAG_BACKEND,
+    [DTYPE] = CLI_FLAG_DTYPE,
+    [THREADS] = {.setting = {"threads", DR_SETTING_INTEGER, "1", 0, 1024, NULL, NULL,
+                             "threads of each run; results do not depend on it"},
+                 .placeholder = "N"},
+};
+
+static int run(int argc, char **argv) {
+    cli_flag flags[FLAGS];
     int operands, exit_status;
     char file[PATH_MAX], chosen[PATH_MAX];
+    memcpy(flags, table, sizeof flags);
     if (!cli_flags_parse(&cli_experiment, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (cli_flag_boolean(&flags[JSON]) && cli_flag_boolean(&flags[CSV]))
         return cli_usage(&cli_experiment, "--json and --csv: one of them");

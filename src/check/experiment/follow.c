@@ -179,10 +179,10 @@ static dr_status bench_flags(const dr_train_options *options, json_t *arguments)
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) DR_TRY(add_setting(options, flags[i][0], flags[i][1], arguments));
     if (strcmp(dr_train_options_get(options, "key_size"), "0") != 0) return DR_OK;
     char size[32];
-    int64_t hidden = 0, heads = 1; /* they were checked when they were set */
-    dr_integer_parse(dr_train_options_get(options, "hidden"), &hidden);
-    dr_integer_parse(dr_train_options_get(options, "heads"), &heads);
-    snprintf(size, sizeof size, "%" PRId64, hidden / heads);
+    double hidden = 0, heads = 1; /* they were checked when they were set */
+    dr_number_parse(dr_train_options_get(options, "hidden"), DR_NUMBER_FINITE, &hidden);
+    dr_number_parse(dr_train_options_get(options, "heads"), DR_NUMBER_FINITE, &heads);
+    snprintf(size, sizeof size, "%" PRId64, (int64_t)hidden / (int64_t)heads);
     return add_flag(arguments, "--head-size", size);
 }
 
@@ -253,7 +253,7 @@ static dr_status add_figure(const json_t *line, figure figures[MOST_FIGURES], in
     of->least = fmin(of->least, number_at(line, "least"));
     of->most = fmax(of->most, number_at(line, "most"));
     of->layers++;
-    snprintf(end, sizeof end, ":layer %.0f", layer);
+    snprintf(end, sizeof end, ":layer %" PRId64, (int64_t)layer);
     return set(measures, name, end, mean);
 }
 
