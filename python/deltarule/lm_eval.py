@@ -179,13 +179,14 @@ class _Torch:
 
     def generate(self, ids: Sequence[int], most: int):
         import torch
+        from .hf.cache import CACHE_NAME
         with torch.no_grad():
             made = self._model(torch.tensor([list(ids)], device=self._model.device), use_cache=True, logits_to_keep=1)
         for _ in range(most):
             token = int(made.logits[0, -1].argmax())
             yield token
             with torch.no_grad():
-                made = self._model(torch.tensor([[token]], device=self._model.device), cache=made.cache, use_cache=True)
+                made = self._model(torch.tensor([[token]], device=self._model.device), cache=made[CACHE_NAME], use_cache=True)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -14,6 +14,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 import transformers
 from conftest import slow_after
+from deltarule.hf.cache import CACHE_NAME
 from deltarule.hf import DeltaruleCache, DeltaruleConfig, DeltaruleForCausalLM, from_fla, to_fla
 from deltarule.model import Model
 
@@ -125,7 +126,7 @@ def test_cache_goes_back(name):
     ids = torch.randint(0, 31, (2, 30))
     with torch.no_grad():
         whole = model(ids, use_cache=False).logits
-        cache = model(ids[:, :10]).cache
+        cache = model(ids[:, :10])[CACHE_NAME]
         kept = cache.snapshot()
         model(ids[:, 10:20], cache=cache)
         cache.crop(14)  # within the last call: four tokens are read again
@@ -139,7 +140,7 @@ def test_cache_goes_back(name):
             cache.restore(kept)
             assert error(model(ids[:, 10:], cache=cache).logits, whole[:, 10:]) < 1e-4
         model.model.keep_steps = 4
-        cache = model(ids[:, :10]).cache
+        cache = model(ids[:, :10])[CACHE_NAME]
         for t in range(10, 16):
             model(ids[:, t:t + 1], cache=cache)
         cache.crop(-3)

@@ -7,6 +7,10 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+# What transformers calls a model's cache in arguments and outputs: past_key_values in older versions.
+CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 __all__ = ["DeltaruleCache"]
 

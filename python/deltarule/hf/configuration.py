@@ -78,5 +78,6 @@ class DeltaruleConfig(PreTrainedConfig):
         """That of a folder, where a published type's keys become the library's own."""
         found, rest = super().get_config_dict(*arguments, **options)
         if found.get("model_type") != cls.model_type:
-            found = {**outline(found)["config"], **{name: found[name] for name in _BESIDE[3:] if found.get(name) is not None}}
+            known = {name: value for name, value in found.items() if not name.startswith("_")}  # what transformers adds to a file's keys
+            found = {**outline(known)["config"], **{name: found[name] for name in _BESIDE[3:] if found.get(name) is not None}}
         return found, rest

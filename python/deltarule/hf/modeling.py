@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from .._outline import parameters_of, recurrent_of
 from ..torch.blocks import Attention, Block, Experts, FeedForward, Norm
 from ..torch.mixer import Mixer, Packing
-from .cache import DeltaruleCache
+from .cache import CACHE_NAME, DeltaruleCache
 from .configuration import DeltaruleConfig
 
 __all__ = ["DeltaruleForCausalLM", "DeltaruleModel"]
@@ -95,10 +95,12 @@ class DeltaruleModel(DeltarulePreTrainedModel):
 
     def forward(self, input_ids: Optional[Tensor] = None, attention_mask: Optional[Tensor] = None, cache: Optional[DeltaruleCache] = None,
                 inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None, cu_seqlens: Optional[Tensor] = None,
-                output_hidden_states: Optional[bool] = None, **_: Any) -> BaseModelOutputWithPast:
-        """attention_mask: ``[B, tokens so far]``, 0 at padding, which no state reads. cu_seqlens: of a packed batch of B = 1."""
+                output_hidden_states: Optional[bool] = None, past_key_values: Optional[DeltaruleCache] = None,
+                **_: Any) -> BaseModelOutputWithPast:
+        """past_key_values: another name of cache. attention_mask: ``[B, tokens so far]``, 0 at padding, which no state reads. cu_seqlens: of a packed batch of B = 1."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
+        cache = past_key_values if cache is None else cache
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = (cache is not None or (self.config.use_cache and not self.training)) if use_cache is None else use_cache
         if use_cache and cache is None:
@@ -126,7 +128,7 @@ class DeltaruleModel(DeltarulePreTrainedModel):
         if cache is not None:
             cache.columns += read
         x = put_back(self.norm(x))[:, -wanted:]
-        return BaseModelOutputWithPast(last_hidden_state=x, cache=cache, hidden_states=(*seen, x) if output_hidden_states else None)
+        return BaseModelOutputWithPast(last_hidden_state=x, hidden_states=(*seen, x) if output_hidden_states else None, **{CACHE_NAME: cache})
 
 
 def _behind_pending(cache: DeltaruleCache, x: Tensor, mask: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
@@ -173,10 +175,10 @@ class DeltaruleForCausalLM(DeltarulePreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *_: Any) -> None:
         if generation_config.use_cache is False:
             return
-        if model_kwargs.get("cache") is None:
-            model_kwargs["cache"] = DeltaruleCache(len(self.model.layers), self.model.keep_steps)
+        if model_kwargs.get(CACHE_NAME) is None:
+            model_kwargs[CACHE_NAME] = DeltaruleCache(len(self.model.layers), self.model.keep_steps)
         if generation_config.is_assistant:
-            model_kwargs["cache"].activate_past_recording()
+            model_kwargs[CACHE_NAME].activate_past_recording()
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -187,9 +189,9 @@ class DeltaruleForCausalLM(DeltarulePreTrainedModel, GenerationMixin):
     def forward(self, input_ids: Optional[Tensor] = None, attention_mask: Optional[Tensor] = None, cache: Optional[DeltaruleCache] = None,
                 inputs_embeds: Optional[Tensor] = None, labels: Optional[Tensor] = None, use_cache: Optional[bool] = None,
                 cu_seqlens: Optional[Tensor] = None, logits_to_keep: Union[int, Tensor] = 0, output_hidden_states: Optional[bool] = None,
-                **_: Any) -> CausalLMOutputWithPast:
+                past_key_values: Optional[DeltaruleCache] = None, **_: Any) -> CausalLMOutputWithPast:
         """labels ``[B, T]``: ids to predict one token earlier, -100 where none counts; loss is the mean cross-entropy."""
-        made = self.model(input_ids, attention_mask, cache, inputs_embeds, use_cache, cu_seqlens, output_hidden_states)
+        made = self.model(input_ids, attention_mask, past_key_values if cache is None else cache, inputs_embeds, use_cache, cu_seqlens, output_hidden_states)
         hidden = made.last_hidden_state
         if isinstance(logits_to_keep, int):
             hidden = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
@@ -199,4 +201,4 @@ class DeltaruleForCausalLM(DeltarulePreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=made.cache, hidden_states=made.hidden_states)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=made.hidden_states, **{CACHE_NAME: made[CACHE_NAME] if CACHE_NAME in made else None})
