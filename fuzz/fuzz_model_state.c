@@ -1,6 +1,6 @@
-/* Loads a file as the state of a small model, and as a file of a store of prefixes. What loads must be whole enough to be
- * copied and to decode a token. The seeds are states of this model under an identity of their own, since first values may be
- * rounded differently by another machine. */
+/* Loads a file as the state of a small model, and as a file of a store of prefixes, and asks what it is without the model. What
+ * loads must be whole enough to be copied and to decode a token. The seeds are states of this model under an identity of their
+ * own, since first values may be rounded differently by another machine. */
 #include "fuzz.h"
 
 #include "nn/state_file.h"
@@ -16,6 +16,10 @@ static void read_file(const char *path) {
     int32_t *ids = NULL;
     float logits[16 * 4];
     const int32_t next[4] = {0};
+    dr_model_state_file about;
+    dr_position told[2];
+    const dr_status status = dr_model_state_file_about(path, &about, told, 2);
+    if (status == DR_OK && (about.sequences < 1 || about.file_bytes <= about.fixed_bytes + about.grown_bytes)) abort();
     if (dr_safetensors_open(path, &file) == DR_OK) dr_state_file_peek(file, identity, &ids, &position);
     dr_safetensors_close(file);
     dr_release(ids);

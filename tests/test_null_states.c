@@ -39,6 +39,7 @@ static void test_states(void **unused) {
     const int32_t ids[] = {1, 2};
     dr_model_state *other;
     dr_position about;
+    dr_model_state_file of_file;
     uint64_t identity;
     REFUSED(dr_model_identity, "model", NULL, &identity);
     REFUSED(dr_model_identity, "identity", model, NULL);
@@ -64,6 +65,9 @@ static void test_states(void **unused) {
     REFUSED(dr_model_state_load, "model", NULL, "/tmp/null", &other);
     REFUSED(dr_model_state_load, "file", model, NULL, &other);
     REFUSED(dr_model_state_load, "state", model, "/tmp/null", NULL);
+    REFUSED(dr_model_state_file_about, "file", NULL, &of_file, NULL, 0);
+    REFUSED(dr_model_state_file_about, "about", "/tmp/null", NULL, NULL, 0);
+    REFUSED(dr_model_state_file_about, "positions", "/tmp/null", &of_file, NULL, 1);
     null_all_right();
 }
 

@@ -145,6 +145,24 @@ DR_API dr_status dr_model_state_restore(dr_model_state *state, const dr_model_st
 DR_API dr_status dr_model_state_save(const dr_model_state *state, const char *file);
 DR_API dr_status dr_model_state_load(const dr_model *model, const char *file, dr_model_state **state);
 
+/* What such a file, or one of a store of prefixes (prefix.h), says of itself. */
+typedef struct {
+    uint64_t model;      /* dr_model_identity of the model that can go on from it */
+    uint64_t checksum;   /* of the tensors, the rule and the model */
+    int64_t sequences;   /* at least 1 */
+    int64_t ids;         /* token ids of its only sequence, which a store of prefixes keeps beside the state; else 0 */
+    int64_t file_bytes;  /* of the whole file */
+    int64_t fixed_bytes; /* of the tensors whose size does not depend on tokens */
+    int64_t grown_bytes; /* of the keys and values of attention */
+    int fixed_tensors, grown_tensors;
+    dr_dtype fixed_dtype, grown_dtype; /* of their elements; DR_F32 where there are none */
+    char rule[4096];                   /* as JSON; empty: of a model without recurrent layers */
+} dr_model_state_file;
+
+/* Reads that without the model, and computes the checksum anew. positions [most], or NULL where most is 0: of the first
+ * sequences. DR_ERROR_FORMAT if the file is damaged or no such file, DR_ERROR_IO if it cannot be read. */
+DR_API dr_status dr_model_state_file_about(const char *file, dr_model_state_file *about, dr_position *positions, int64_t most);
+
 /* A call's tokens, and where to predict. All in host memory. */
 typedef struct {
     dr_layout layout;

@@ -6,6 +6,6 @@
 
 extern const cli_command cli_rules, cli_train, cli_score, cli_generate, cli_chat, cli_verify, cli_theory, cli_bench, cli_info,
     cli_tokenize, cli_detokenize, cli_tokenizer, cli_chat_template, cli_serve, cli_experiment, cli_probe, cli_evaluate,
-    cli_convert;
+    cli_convert, cli_state;
 
 #endif

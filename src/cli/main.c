@@ -15,7 +15,7 @@
 static const cli_command *const commands[] = {
     &cli_rules,    &cli_train,      &cli_score,      &cli_evaluate,      &cli_convert, &cli_generate, &cli_chat,
     &cli_tokenize, &cli_detokenize, &cli_tokenizer,  &cli_chat_template, &cli_serve,   &cli_verify,   &cli_theory,
-    &cli_bench,    &cli_info,       &cli_experiment, &cli_probe,         NULL};
+    &cli_bench,    &cli_info,       &cli_experiment, &cli_probe,         &cli_state,   NULL};
 
 static const cli_command whole = {.name = ""};
 

@@ -24,6 +24,7 @@ enum {
     BODY,
     CONNECTIONS,
     TIMEOUT,
+    CLIENT_TIMEOUT,
     NO_LOG,
     TOKENIZER,
     BACKEND,
@@ -68,6 +69,10 @@ static const cli_flag table[FLAGS] = {
                      .placeholder = "N"},
     [TIMEOUT] = {.setting = {"timeout", DR_SETTING_INTEGER, "600", 1, 1e6, NULL, NULL, "seconds that a request may take"},
                  .placeholder = "SECONDS"},
+    [CLIENT_TIMEOUT] = {.setting = {"client_timeout", DR_SETTING_INTEGER, "30", 1, 86400, NULL, NULL,
+                                    "seconds that a client may be silent, or take for the head of a request; its body may take "
+                                    "a second more for each KiB"},
+                        .placeholder = "SECONDS"},
     [NO_LOG] = {.setting = {"no_log", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                             "print no line for each request on standard error"}},
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
@@ -91,6 +96,7 @@ static dr_serve_options read_options(const cli_flag *flags, const char *key) {
                               .body_bytes = cli_flag_integer(&flags[BODY]) << 20,
                               .connections = cli_flag_integer(&flags[CONNECTIONS]),
                               .request_seconds = (double)cli_flag_integer(&flags[TIMEOUT]),
+                              .client_seconds = (double)cli_flag_integer(&flags[CLIENT_TIMEOUT]),
                               .log = cli_flag_boolean(&flags[NO_LOG]) ? NULL : stderr};
 }
 

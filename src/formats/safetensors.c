@@ -243,6 +243,10 @@ int64_t dr_safetensors_count(const dr_safetensors *tensors) {
     return tensors->count;
 }
 
+int64_t dr_safetensors_bytes(const dr_safetensors *tensors) {
+    return (int64_t)tensors->size;
+}
+
 const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index) {
     return tensors->entries[index].name;
 }

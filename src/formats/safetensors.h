@@ -15,6 +15,7 @@ DR_FOR_CHECK dr_status dr_safetensors_open(const char *file, dr_safetensors **te
 DR_FOR_CHECK void dr_safetensors_close(dr_safetensors *tensors);
 
 DR_FOR_CHECK int64_t dr_safetensors_count(const dr_safetensors *tensors);
+int64_t dr_safetensors_bytes(const dr_safetensors *tensors); /* of the whole file */
 /* In order of names. The view's data may be unaligned if the file is; it lives as long as the object and must not be written.
  */
 DR_FOR_CHECK const char *dr_safetensors_name(const dr_safetensors *tensors, int64_t index);

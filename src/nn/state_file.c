@@ -2,11 +2,12 @@
  *
  *     sequences  I64 [sequences, 3]    tokens, decoded tokens, and the hash, of each
  *     state.I    [sequences, words]    tensor I of fixed size of all layers, in order, as the backend's numbers
- *     memory.I   [tokens, columns]     tensor I that grows, as vectors: of each sequence the tokens that the next query may
- * see, in order of their positions ids        I32 [tokens]          in a store of prefixes: what the only sequence has read
+ *     memory.I   [tokens, columns]     tensor I that grows, as vectors: of each sequence the tokens that the next query
+ *                                      may see, in order of their positions
+ *     ids        I32 [tokens]          in a store of prefixes: what the only sequence has read
  *
- * and metadata: format, layout, rule, model (its identity), checksum (of all tensors and the model), the last two as sixteen
- * hexadecimal digits. Nothing in a file is believed before it was compared with what the model says. */
+ * and metadata: format, layout, rule, model (its identity), checksum (of all tensors, the rule and the model), the last two as
+ * sixteen hexadecimal digits. Nothing in a file is believed before it was compared with what the model says. */
 #include "nn/state_file.h"
 
 #include "base/error.h"
@@ -104,8 +105,8 @@ static dr_status move_grown(const dr_model_state *state, const dr_grown *grown, 
     return DR_OK;
 }
 
-static uint64_t checksum_of(const contents *c, uint64_t identity) {
-    uint64_t hash = dr_hash_word(DR_HASH_START, identity);
+static uint64_t checksum_of(const contents *c, uint64_t identity, const char *rule) {
+    uint64_t hash = dr_hash_bytes(dr_hash_word(DR_HASH_START, identity), rule, strlen(rule));
     for (int64_t i = 0; i < c->count; i++) {
         hash = dr_hash_bytes(hash, c->name[i], strlen(c->name[i]));
         hash = dr_hash_bytes(hash, c->tensors[i].data, bytes_of(&c->tensors[i]));
@@ -162,7 +163,7 @@ dr_status dr_state_file_write(const dr_model_state *state, uint64_t identity, co
     DR_GO(dr_allocate(bytes, "a copy of a state", &host));
     DR_GO(copy_out(state, table, ids, &c, host));
     write_digits(identity, model);
-    write_digits(checksum_of(&c, identity), checksum);
+    write_digits(checksum_of(&c, identity, rule), checksum);
     DR_GO(dr_safetensors_write(file, c.count, c.names, c.tensors, metadata));
 done:
     release_contents(&c);
@@ -247,7 +248,8 @@ static dr_status find_tensors(const dr_safetensors *file, contents *c) {
 static dr_status check_sum(const dr_safetensors *file, const contents *c, uint64_t identity) {
     const char *text;
     char wanted[DIGITS];
-    write_digits(checksum_of(c, identity), wanted);
+    DR_TRY(check_text(file, "rule", NULL, &text));
+    write_digits(checksum_of(c, identity, text), wanted);
     return check_text(file, "checksum", wanted, &text);
 }
 
@@ -353,4 +355,98 @@ dr_status dr_model_state_load(const dr_model *model, const char *file, dr_model_
     DR_NEED(state);
     DR_TRY(dr_model_identity(model, &identity));
     return dr_state_file_read(model, identity, file, state);
+}
+
+/* ---- without the model ---------------------------------------------------------------------------------------------- */
+
+/* A number as write_digits writes it. */
+static dr_status read_digits(const dr_safetensors *file, const char *key, uint64_t *number) {
+    static const char digits[] = "0123456789abcdef";
+    const char *text;
+    DR_TRY(check_text(file, key, NULL, &text));
+    *number = 0;
+    for (int i = 0; i < DIGITS - 1; i++) {
+        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!digit) return dr_fail(DR_ERROR_FORMAT, "its %s is \"%.60s\", not %d hexadecimal digits", key, text, DIGITS - 1);
+        *number = *number << 4 | (uint64_t)(digit - digits);
+    }
+    if (!text[DIGITS - 1]) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT, "its %s is \"%.60s\", not %d hexadecimal digits", key, text, DIGITS - 1);
+}
+
+/* Tensors NAME.0, NAME.1, ... up to the first that is missing go to the end of the contents. */
+static void take_numbered(const dr_safetensors *file, const char *name, contents *c, int *count, int64_t *bytes,
+                          dr_dtype *dtype) {
+    *count = 0, *bytes = 0, *dtype = DR_F32;
+    for (; c->count < dr_safetensors_count(file); c->count++, (*count)++) {
+        dr_tensor *tensor = &c->tensors[c->count];
+        snprintf(c->name[c->count], NAME, "%s.%d", name, *count);
+        if (!dr_safetensors_find(file, c->name[c->count], tensor)) return;
+        *bytes += (int64_t)bytes_of(tensor);
+        *dtype = tensor->dtype;
+    }
+}
+
+/* The file's tensors in the order of the checksum. */
+static dr_status take_tensors(const dr_safetensors *file, contents *c, dr_model_state_file *about) {
+    void *memory;
+    const size_t count = (size_t)dr_safetensors_count(file);
+    DR_TRY(dr_allocate_zero(count * NAME, "a list of tensors", &memory));
+    c->name = memory;
+    DR_TRY(dr_allocate_zero(count * sizeof *c->tensors, "a list of tensors", &memory));
+    c->tensors = memory;
+    snprintf(c->name[0], NAME, "sequences"); /* read_table has found it */
+    c->count = dr_safetensors_find(file, "sequences", &c->tensors[0]);
+    take_numbered(file, "state", c, &about->fixed_tensors, &about->fixed_bytes, &about->fixed_dtype);
+    take_numbered(file, "memory", c, &about->grown_tensors, &about->grown_bytes, &about->grown_dtype);
+    about->ids = ids_in(file);
+    if (about->ids > 0 && c->count < (int64_t)count) {
+        snprintf(c->name[c->count], NAME, "ids");
+        dr_safetensors_find(file, "ids", &c->tensors[c->count++]);
+    }
+    if (c->count == (int64_t)count) return DR_OK;
+    return dr_fail(DR_ERROR_FORMAT, "of its %" PRId64 " tensors only %" PRId64 " are those of a model's state",
+                   dr_safetensors_count(file), c->count);
+}
+
+static dr_status read_about(const dr_safetensors *file, dr_model_state_file *about, dr_position *positions, int64_t most) {
+    const char *text;
+    int64_t *table = NULL;
+    contents c = {0};
+    dr_rule rule;
+    dr_status status;
+    DR_TRY(check_text(file, "format", FORMAT, &text));
+    DR_TRY(check_text(file, "layout", LAYOUT, &text));
+    DR_TRY(read_digits(file, "model", &about->model));
+    DR_TRY(read_digits(file, "checksum", &about->checksum));
+    DR_TRY(check_text(file, "rule", NULL, &text));
+    if (strlen(text) >= sizeof about->rule)
+        return dr_fail(DR_ERROR_FORMAT, "its rule has %zu bytes: at most %zu", strlen(text), sizeof about->rule - 1);
+    if (text[0] && (status = dr_rule_read_text(text, &rule, NULL)) != DR_OK) return dr_fail_in(status, "its rule");
+    memcpy(about->rule, text, strlen(text) + 1);
+    DR_TRY(read_table(file, &table, &about->sequences));
+    DR_GO(take_tensors(file, &c, about));
+    DR_GO(check_sum(file, &c, about->model));
+    for (int64_t s = 0; s < about->sequences && s < most; s++) {
+        const int64_t *row = table + s * COLUMNS;
+        positions[s] = (dr_position){.tokens = row[0], .decoded = row[1]};
+        memcpy(&positions[s].hash, &row[2], sizeof positions[s].hash);
+    }
+done:
+    release_contents(&c);
+    dr_release(table);
+    return status;
+}
+
+dr_status dr_model_state_file_about(const char *file, dr_model_state_file *about, dr_position *positions, int64_t most) {
+    dr_safetensors *opened = NULL;
+    DR_NEED(file);
+    DR_NEED(about);
+    if (most > 0) DR_NEED(positions);
+    DR_TRY(dr_safetensors_open(file, &opened));
+    memset(about, 0, sizeof *about);
+    about->file_bytes = dr_safetensors_bytes(opened);
+    const dr_status status = read_about(opened, about, positions, most);
+    dr_safetensors_close(opened);
+    return status == DR_OK ? DR_OK : dr_fail_in(status, "%s", file);
 }

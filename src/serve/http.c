@@ -16,12 +16,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-enum { IDLE_SECONDS = 30, LONGEST_KEY = 512 };
 
 static const struct route {
     const char *method, *path;
@@ -83,7 +82,8 @@ enum MHD_Result dr_http_send_json(dr_exchange *exchange, json_t *json) {
 }
 
 void dr_http_silence(dr_exchange *exchange, bool allowed) {
-    MHD_set_connection_option(exchange->connection, MHD_CONNECTION_OPTION_TIMEOUT, allowed ? 0u : (unsigned)IDLE_SECONDS);
+    const double seconds = exchange->server->options.client_seconds;
+    MHD_set_connection_option(exchange->connection, MHD_CONNECTION_OPTION_TIMEOUT, allowed ? 0u : (unsigned)seconds);
 }
 
 bool dr_http_gone(const dr_exchange *exchange) {
@@ -214,21 +214,30 @@ static bool enter(dr_exchange *exchange) {
     return exchange->counted;
 }
 
+static dr_watched *clock_of(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *path, const char *method,
                                   const char *version, const char *data, size_t *bytes, void **place) {
     dr_exchange *exchange = *place;
+    dr_server *server = context;
     const struct route *route;
     bool known;
     (void)version;
     if (!exchange) {
-        exchange = *place = open_exchange(context, connection, path, method);
+        dr_watch_head(server->watch, clock_of(connection));
+        exchange = *place = open_exchange(server, connection, path, method);
         return exchange ? check_head(exchange, path, method, &route) : MHD_NO;
     }
     if (*bytes > 0) {
+        dr_watch_body(server->watch, clock_of(connection), *bytes);
         take_body(exchange, data, *bytes);
         *bytes = 0;
         return MHD_YES;
     }
+    dr_watch_request(server->watch, clock_of(connection));
     if (exchange->too_large) return refuse_large(exchange);
     if (!enter(exchange)) return dr_http_send_error(exchange, 503, "the server is stopping", NULL, NULL);
     dr_http_silence(exchange, true);
@@ -256,9 +265,9 @@ static void write_log(const dr_exchange *exchange, const char *how) {
 static void on_end(void *context, struct MHD_Connection *connection, void **place, enum MHD_RequestTerminationCode how) {
     dr_server *server = context;
     dr_exchange *exchange = *place;
-    (void)connection;
     if (!exchange) return;
     *place = NULL;
+    dr_watch_answered(server->watch, clock_of(connection));
     if (exchange->end_stream) exchange->end_stream(exchange->stream);
     if (exchange->status >= 100) dr_metrics_add(server->metrics, DR_COUNTER_STATUS + exchange->status / 100, 1);
     dr_metrics_observe(server->metrics, DR_HISTOGRAM_REQUEST, dr_clock_now() - exchange->began_at);
@@ -276,9 +285,19 @@ static void on_end(void *context, struct MHD_Connection *connection, void **plac
 static void on_connection(void *context, struct MHD_Connection *connection, void **place,
                           enum MHD_ConnectionNotificationCode how) {
     dr_server *server = context;
-    (void)connection;
-    (void)place;
-    dr_metrics_change(server->metrics, DR_GAUGE_CONNECTIONS, how == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
+    const bool begins = how == MHD_CONNECTION_NOTIFY_STARTED;
+    dr_metrics_change(server->metrics, DR_GAUGE_CONNECTIONS, begins ? 1 : -1);
+    const union MHD_ConnectionInfo *info =
+        begins ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
+    if (info) {
+        /* what a client does not take does not stay in the system's memory behind a connection that was closed */
+        const unsigned milliseconds = (unsigned)(server->options.client_seconds * 1e3);
+        (void)setsockopt(info->connect_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+        *place = dr_watch_add(server->watch, info->connect_fd);
+    }
+    if (begins) return;
+    dr_watch_remove(server->watch, *place);
+    *place = NULL;
 }
 
 /* ---- life ---- */
@@ -317,8 +336,8 @@ dr_status dr_http_start(dr_server *server) {
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ERROR_LOG | MHD_USE_ITC | six,
         0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_SOCK_ADDR, &address,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->options.connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_SECONDS, MHD_OPTION_NOTIFY_COMPLETED, on_end, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        server, MHD_OPTION_END);
+        (unsigned)server->options.client_seconds, MHD_OPTION_NOTIFY_COMPLETED, on_end, server, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, server, MHD_OPTION_END);
     if (!server->daemon)
         return dr_fail(DR_ERROR_IO, "cannot listen on %s, port %d: %s", server->options.host, server->options.port,
                        dr_system_text(errno));

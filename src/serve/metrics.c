@@ -115,6 +115,7 @@ static void print_counters(page *out, const dr_metrics *m) {
         {DR_COUNTER_FILES_DAMAGED, "store_files_damaged_total", "Files of kept states that were damaged and removed."},
         {DR_COUNTER_FILES_FAILED, "store_files_failed_total", "Kept states whose files could not be written."},
         {DR_COUNTER_REFUSED, "refused_total", "Requests that were refused because the queue had no room."},
+        {DR_COUNTER_SLOW, "slow_connections_total", "Connections that were closed because their clients took too long."},
         {DR_COUNTER_RELOADS, "reloads_total", "Times that the models were read anew."},
     };
     static const char *const outcomes[] = {"none", "stop", "length", "timeout", "gone", "failed"};

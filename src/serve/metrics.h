@@ -24,6 +24,7 @@ typedef enum {
     DR_COUNTER_FILES_DAMAGED,
     DR_COUNTER_FILES_FAILED, /* could not be written */
     DR_COUNTER_REFUSED,      /* requests for which the queue had no room */
+    DR_COUNTER_SLOW,         /* connections that were closed since their clients took too long */
     DR_COUNTER_RELOADS,
     DR_COUNTER_OUTCOME,
     DR_COUNTER_STATUS = DR_COUNTER_OUTCOME + 6, /* responses by the first digit of their status, 1 to 5 */

@@ -59,11 +59,12 @@ static size_t token_bytes(dr_reply *reply, int32_t id, char bytes[LONGEST_TOKEN]
     return count;
 }
 
-/* Bytes as text: what is no UTF-8 is written "bytes:\xNN...", as OpenAI does. */
+/* Bytes as text: what is no UTF-8 is written "bytes:\xNN...", as OpenAI does, and so is what has a zero byte, which no key of
+ * an object can have. */
 static json_t *token_json(const char *bytes, size_t count) {
     char text[4 * LONGEST_TOKEN + 8] = "bytes:";
     size_t used = strlen(text);
-    if (dr_utf8_valid_bytes(bytes, count) == count) return json_stringn_nocheck(bytes, count);
+    if (dr_utf8_valid_bytes(bytes, count) == count && !memchr(bytes, 0, count)) return json_stringn_nocheck(bytes, count);
     for (size_t i = 0; i < count; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "\\x%02x", (unsigned char)bytes[i]);
     return json_stringn_nocheck(text, used);

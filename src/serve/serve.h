@@ -24,6 +24,7 @@ typedef struct {
     const char *state_folder; /* where kept states are files too, of all models; NULL: nowhere */
     int64_t folder_bytes;     /* of a model's files there */
     double request_seconds;   /* a request may take */
+    double client_seconds;    /* a client may be silent, or take for the head of a request */
     FILE *log;                /* a line for each request; NULL: none */
 } dr_serve_options;
 

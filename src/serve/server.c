@@ -61,6 +61,7 @@ static dr_status start(dr_server *server) {
     DR_TRY(dr_metrics_create(&server->metrics));
     dr_metrics_set(server->metrics, DR_GAUGE_SLOTS, server->options.slots * server->options.model_count);
     DR_TRY(load_models(server, &server->served));
+    DR_TRY(dr_watch_create(server->options.client_seconds, server->options.request_seconds, server->metrics, &server->watch));
     return dr_http_start(server);
 }
 
@@ -103,6 +104,7 @@ void dr_server_stop(dr_server *server) {
     while (server->active > 0) pthread_cond_wait(&server->released, &server->lock);
     pthread_mutex_unlock(&server->lock);
     dr_http_stop(server);
+    dr_watch_destroy(server->watch);
     destroy_models(server, server->served);
     dr_metrics_destroy(server->metrics);
     pthread_cond_destroy(&server->released);

@@ -3,12 +3,14 @@
 #define DR_SERVE_SERVER_H
 
 #include "serve/served.h"
+#include "serve/watch.h"
 
 #include <stdbool.h>
 
 struct dr_server {
     dr_serve_options options;
     dr_metrics *metrics;
+    dr_watch *watch;
     void *daemon; /* struct MHD_Daemon */
     int port;
     pthread_mutex_t lock;     /* guards what follows */

@@ -2,7 +2,7 @@
 # Help of every command, the version, near names, and output that cannot be written.
 . "$(dirname "$0")/expect.sh"
 
-commands='rules train score evaluate generate chat tokenize detokenize tokenizer chat-template serve verify theory bench info experiment probe'
+commands='rules train score evaluate generate chat tokenize detokenize tokenizer chat-template serve verify theory bench info experiment probe convert state'
 expect 2 'Usage: deltarule COMMAND' "$deltarule"
 expect 0 'Usage: deltarule COMMAND' "$deltarule" --help
 expect 0 'deltarule 0.' "$deltarule" --version

@@ -5,7 +5,7 @@
 
 Runs the functions test_NAME below, all of them without names. Needs nothing beside Python.
 """
-import concurrent.futures, contextlib, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import concurrent.futures, http.client, json, os, random, shutil, subprocess, tempfile
 
 import served
 
@@ -60,6 +60,60 @@ def test_stop(server, command, model):
     choice = server.complete(PROMPT, max_tokens=100, stop=["matrix", "zzz"])[0]
     assert choice["finish_reason"] == "stop" and "matrix" not in choice["text"] and choice["text"].endswith("is a ")
     assert server.complete(PROMPT, max_tokens=100, stop="is")[0]["text"].endswith("the state ")
+
+
+def test_sampling(server, command, model):
+    """Without a chance to draw another token an answer is the greedy one; what is biased away never comes."""
+    greedy = server.complete(PROMPT, max_tokens=40)[0]["text"]
+    for how in [{"top_p": 0}, {"top_k": 1}, {"min_p": 1}, {"temperature": 1e-6}]:
+        drawn = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 40, "temperature": 1, "seed": 3, **how})
+        assert drawn["choices"][0]["text"] == greedy, (how, drawn)
+    likely = greedy[0]
+    for bias in [-100, -1000]:
+        other = server.complete(PROMPT, max_tokens=40, logit_bias={str(ord(likely)): bias})[0]["text"]
+        assert likely not in other, (likely, other)
+    assert server.complete(PROMPT, max_tokens=9, logit_bias={str(ord("#")): 1000})[0]["text"] == "#########"
+
+
+def test_usage(server, command, model):
+    """A prompt counts once, however many answers it has; of several prompts each."""
+    for prompt, n, tokens in [("line", 1, 5), ("line", 3, 5), (["line", "file a"], 2, 12), ([[108, 105], [110]], 2, 3)]:
+        usage = server.post("/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 4, "ignore_eos": True})["usage"]
+        answers = n * (len(prompt) if isinstance(prompt, list) else 1)
+        assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (tokens, 4 * answers, tokens + 4 * answers)
+
+
+def test_text_offsets(server, command, model):
+    """Places of tokens are counted in characters, also of text that is not ASCII."""
+    text = "naïve café, 東京 x"
+    scores = server.complete(text, max_tokens=0, logprobs=0, echo=True)[0]["logprobs"]
+    wanted, at = [0], 0  # the first token has no text
+    for character in text:
+        encoded = character.encode()
+        wanted += [at] + [at + 1] * (len(encoded) - 1)
+        at += 1
+    assert scores["text_offset"] == wanted, (scores["text_offset"], wanted)
+
+
+def test_tokens_of_one_text(server, command, model):
+    """Of tokens that read alike the likeliest stands in top_logprobs of a completion; a chat's list has all of them."""
+    tokenizer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tokenizers", "llama2")
+    other = served.make_model(command, os.path.dirname(model), "alike", steps=1, sizes=["--tokenizer", tokenizer])
+    with served.Server(command, other) as own:
+        found = 0
+        for seed in range(4):
+            asked = {"max_tokens": 200, "temperature": 1, "seed": seed, "ignore_eos": True}
+            chat = own.post("/v1/chat/completions", {**asked, "messages": [{"role": "user", "content": "line"}], "logprobs": True,
+                                                     "top_logprobs": 20})["choices"][0]["logprobs"]["content"]
+            ids = own.post("/tokenize", {"prompt": "<user>line\n<assistant>", "add_special_tokens": False})["tokens"]
+            tops = own.post("/v1/completions", {**asked, "prompt": ids, "logprobs": 20})["choices"][0]["logprobs"]["top_logprobs"]
+            for token, top in zip(chat, tops, strict=True):
+                likeliest = {}
+                for one in [*token["top_logprobs"], token]:
+                    likeliest[one["token"]] = max(one["logprob"], likeliest.get(one["token"], one["logprob"]))
+                found += len(set(one["token"] for one in token["top_logprobs"])) < 20
+                assert top == likeliest, (top, likeliest)
+        assert found > 0, "no two tokens read alike: nothing was tried"
 
 
 def test_logprobs(server, command, model):
@@ -261,6 +315,33 @@ def wait_for_log(server, words):
     server.wait_for(lambda: words in server.log(), f"no {words} in the log")
 
 
+def check_shown(command, model, files):
+    """`deltarule state show` says of these files what they are, and of other files and models that they are not."""
+    def show(*arguments, status=0):
+        shown = subprocess.run([command, "state", "show", *arguments], capture_output=True, text=True)
+        assert shown.returncode == status, shown
+        return shown.stdout if status == 0 else shown.stderr
+    told = [json.loads(line) for line in show(*files, "--json", "--model", model).splitlines()]
+    assert [item["file"] for item in told] == files
+    for item, file in zip(told, files):
+        assert item["bytes"] == os.path.getsize(file) > item["fixed"]["bytes"] > 0 and item["grown"]["tensors"] == 0, item
+        assert len(item["sequences"]) == 1 and item["ids"] == item["sequences"][0]["tokens"] > 0, item
+        lines = show(file)
+        assert item["model"] == told[0]["model"] and len(item["model"]) == 16 and "\n  rule      gdn\n" in lines, (item, lines)
+        for words in [item["model"], item["checksum"], item["sequences"][0]["hash"], f"{item['ids']} tokens", ", right"]:
+            assert words in lines, (words, lines)
+    assert max(item["ids"] for item in told) > 500
+    assert "another configuration, other weights, or another --weights" in show(files[0], "--model", model, "--weights", "int8", status=1)
+    assert "not \"deltarule.model_state\"" in show(os.path.join(model, "model.safetensors"), status=1)
+    with open(files[0], "rb") as file:
+        data = file.read()
+    for at in [0, 8, len(data) // 2, len(data) - 1]:
+        with tempfile.NamedTemporaryFile() as other:
+            other.write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+            other.flush()
+            assert other.name in show(other.name, status=1)
+
+
 def test_state_folder(server, command, model):
     """States in a folder outlive the server: the next one goes on from them, and answers the same."""
     folder = os.path.join(os.path.dirname(model), "states")
@@ -281,8 +362,11 @@ def test_state_folder(server, command, model):
         assert own.metric("store_hits_total") == 1 and own.metric("cached_tokens_total") > 500
         wait_for_log(own, "store=hit")
     one, most = os.path.join(folder, files_in(folder)[0]), 2 << 20
+    check_shown(command, model, [os.path.join(folder, name) for name in files_in(folder)])
     with open(one, "r+b") as file:
         file.truncate(os.path.getsize(one) // 2)
+    shown = subprocess.run([command, "state", "show", one], capture_output=True, text=True)
+    assert shown.returncode == 1 and os.path.basename(one) in shown.stderr and shown.stdout == "", shown
     with served.Server(command, model, "--state-folder", folder, "--state-folder-size", "2", "--store", "1") as own:
         for i in range(60):
             own.complete(f"{i} " * 80, max_tokens=1)
@@ -373,174 +457,5 @@ def test_tokens(server, command, model):
     assert b"<html" in server.ask("GET", "/")[1]
 
 
-BAD = [  # path, body, a word of the sentence
-    ("/v1/completions", "", "body"), ("/v1/completions", "{", "line 1"), ("/v1/completions", "[]", "object"),
-    ("/v1/completions", b"{\"prompt\": \"\xff\"}", "decode"), ("/v1/completions", '{"prompt": "a", "prompt": "b"}', "duplicate"),
-    ("/v1/completions", "[" * 100000, "depth"), ("/v1/completions", {}, "prompt"), ("/v1/completions", {"prompt": 3}, "prompt"),
-    ("/v1/completions", {"prompt": []}, "empty"), ("/v1/completions", {"prompt": [[]]}, "no tokens"),
-    ("/v1/completions", {"prompt": [1, "a"]}, "token ids"), ("/v1/completions", {"prompt": [-1]}, "-1"),
-    ("/v1/completions", {"prompt": [257]}, "0 to 256"), ("/v1/completions", {"prompt": [1.5]}, "1.5"),
-    ("/v1/completions", {"prompt": [["a"]]}, "token ids"), ("/v1/completions", {"prompt": ["a", 1]}, "prompt"),
-    ("/v1/completions", {"prompt": "a", "max_tokens": -1}, "max_tokens"),
-    ("/v1/completions", {"prompt": "a", "max_tokens": 10**9}, "together"),
-    ("/v1/completions", {"prompt": "a", "max_tokens": "x"}, "max_tokens"),
-    ("/v1/completions", {"prompt": "a" * 5000}, "together"), ("/v1/completions", {"prompt": "a", "n": 0}, "\"n\""),
-    ("/v1/completions", {"prompt": ["a"] * 64, "n": 100}, "at most"), ("/v1/completions", {"prompt": "a", "best_of": 3}, "best_of"),
-    ("/v1/completions", {"prompt": "a", "temperature": -0.1}, "temperature"),
-    ("/v1/completions", '{"prompt": "a", "temperature": NaN}', "body"), ("/v1/completions", {"prompt": "a", "top_p": 1.5}, "top_p"),
-    ("/v1/completions", {"prompt": "a", "logprobs": 21}, "logprobs"), ("/v1/completions", {"prompt": "a", "stop": 3}, "stop"),
-    ("/v1/completions", {"prompt": "a", "stop": [""]}, "empty"), ("/v1/completions", {"prompt": "a", "stop": ["a"] * 17}, "16"),
-    ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"), ("/v1/completions", {"prompt": "a", "seed": 1.5}, "seed"),
-    ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
-    ("/v1/completions", {"prompt": "a", "logit_bias": {"999": 1}}, "999"),
-    ("/v1/completions", {"prompt": "a", "stream": 1}, "stream"), ("/v1/completions", {"prompt": "a", "stream_options": 1}, "stream_options"),
-    ("/v1/completions", {"prompt": "a", "response_format": {"type": "xml"}}, "json_object"),
-    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema"}}, "no schema"),
-    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
-    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"schema": {
-        "type": "string", "pattern": "a"}}}}, "pattern"),
-    ("/v1/chat/completions", {}, "messages"), ("/v1/chat/completions", {"messages": []}, "messages"),
-    ("/v1/chat/completions", {"messages": "a"}, "messages"), ("/v1/chat/completions", {"messages": [1]}, "messages"),
-    ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "role"),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": 1}]}, "content"),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text"),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": "b"}, "tools"),
-    ("/v1/embeddings", {}, "input"), ("/v1/embeddings", {"input": []}, "empty"), ("/v1/embeddings", {"input": "a", "dimensions": 8}, "dimensions"),
-    ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "base64"), ("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": 1}, "prompt"), ("/detokenize", {"tokens": "a"}, "tokens"),
-    ("/detokenize", {"tokens": [None]}, "token ids"),
-]
-
-
-def test_bad_requests(server, command, model):
-    wrong = []
-    for path, body, words in BAD:
-        status, text = server.ask("POST", path, body)
-        message = json.loads(text)["error"]["message"]
-        if status != 400 or words not in message:
-            wrong.append((path, str(body)[:80], status, message))
-    assert not wrong, wrong
-    for method, path, wanted in [("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("PUT", "/health", 405),
-                                 ("POST", "/v1/models", 405)]:
-        status, text = server.ask(method, path)
-        assert status == wanted and json.loads(text)["error"]["message"], (method, path, status)
-    status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "other"})
-    assert status == 404 and json.loads(text)["error"]["code"] == "model_not_found"
-    status, text = server.ask("POST", "/v1/completions", b" " * (2 << 20))
-    assert status == 413, status
-    for raw in [b"\0\0\0\0", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
-                b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"A" * 100000]:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-            with contextlib.suppress(OSError):  # the server may close it at any of these
-                connection.sendall(raw)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):
-                    pass
-    assert server.complete(PROMPT, max_tokens=3)
-
-
-def test_chunked_body(server, command, model):
-    body = json.dumps({"prompt": PROMPT, "max_tokens": 2}).encode()
-    connection = server.connect()
-    connection.request("POST", "/v1/completions", iter([body[:5], body[5:]]), {"Transfer-Encoding": "chunked"}, encode_chunked=True)
-    assert connection.getresponse().status == 200
-    connection.close()
-    connection = server.connect()
-    connection.request("POST", "/v1/completions", iter([b" " * 65536] * 40), {"Transfer-Encoding": "chunked"}, encode_chunked=True)
-    assert connection.getresponse().status == 413
-    connection.close()
-
-
-def test_client_goes_away(server, command, model):
-    for stream in [False, True]:
-        before = server.metric('sequences_total{outcome="gone"}')
-        connection = server.connect()
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 3900, "stream": stream,
-                                                                  "ignore_eos": True, "n": 4}))
-        if stream:
-            connection.getresponse().read(10)
-        else:
-            server.wait_for(lambda: server.metric("slots_used") > 0, "the request has no slot")
-        connection.sock.shutdown(socket.SHUT_RDWR)
-        connection.close()
-        server.wait_for(lambda: server.metric('sequences_total{outcome="gone"}') == before + 4, "it goes on for nobody")
-    server.wait_for(lambda: server.metric("slots_used") == 0, "a slot stays taken")
-
-
-def test_limits(server, command, model):
-    """A key, a short queue and little time, on a server of its own."""
-    key = os.path.join(os.path.dirname(model), "key")
-    with open(key, "w") as file:
-        file.write("secret\n")
-    with served.Server(command, model, "--api-key-file", key, "--slots", "1", "--queue", "2", "--timeout", "1") as strict:
-        for headers in [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}, {"Authorization": "Bearer secrets"}]:
-            assert strict.ask("GET", "/v1/models", headers=headers)[0] == 401
-        assert strict.ask("GET", "/health")[0] == 200
-        right = {"Authorization": "Bearer secret"}
-        assert strict.ask("GET", "/v1/models", headers=right)[0] == 200
-        status, text = strict.ask("POST", "/v1/completions", {"prompt": "a", "n": 3}, headers=right)
-        assert status == 400 and b"at most 2" in text
-        long = {"prompt": "a", "max_tokens": 32000, "ignore_eos": True}
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            statuses = [r[0] for r in pool.map(lambda _: strict.ask("POST", "/v1/completions", long, headers=right), range(8))]
-        assert {429, 504} <= set(statuses) <= {200, 429, 504}, statuses
-
-
-def test_queue(server, command, model):
-    """A request of two parts does not fit into a queue of two in which one waits."""
-    long = json.dumps({"prompt": "a", "max_tokens": 32000, "ignore_eos": True})
-    with served.Server(command, model, "--slots", "1", "--queue", "2") as own:
-        waiting = [own.connect(), own.connect()]
-        for count, connection in enumerate(waiting):
-            connection.request("POST", "/v1/completions", long)
-            own.wait_for(lambda: own.metric("slots_used") == 1 and own.metric("queued_sequences") == count, "it does not wait")
-        assert own.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "n": 2})[0] == 429
-        for connection in waiting:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-            connection.close()
-
-
-def test_wrong_start(server, command, model):
-    for arguments, status, words in [([], 2, "argument"), ([model + "-not"], 1, "tiny-not"), ([model, model], 2, "two models"),
-                                     ([model, "--host", "nowhere"], 2, "numeric address"), ([model, "--slots", "0"], 2, "slots"),
-                                     ([model, "--port", str(server.port)], 1, "cannot listen"), (["=x"], 2, "NAME=FOLDER")]:
-        ended = subprocess.run([command, "serve", *arguments], capture_output=True, text=True, timeout=60)
-        assert ended.returncode == status and words in ended.stderr, (arguments, ended.returncode, ended.stderr)
-
-
-def test_signals(server, command, model):
-    """SIGHUP reads the models anew while answers go on; a broken folder changes nothing; SIGTERM finishes what has begun."""
-    own = served.Server(command, f"mine={model}", "--slots", "2")
-    # so long that answers are still being made when the signals come
-    body = {"prompt": PROMPT, "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
-    alone = own.post("/v1/completions", body)["choices"]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(own.post, "/v1/completions", body) for _ in range(3)]
-        own.wait_for(lambda: own.metric("slots_used") > 0, "no answer begins")
-        own.process.send_signal(signal.SIGHUP)
-        own.wait_for(lambda: own.metric("reloads_total") == 1, "the models are not read anew")
-        assert all(answer.result()["choices"] == alone for answer in answers)
-        weights = os.path.join(model, "config.json")
-        os.rename(weights, weights + ".away")
-        own.process.send_signal(signal.SIGHUP)
-        own.wait_for(lambda: "stay as they are" in own.log(), "no word on a model that cannot be read")
-        os.rename(weights + ".away", weights)
-        assert own.post("/v1/completions", body)["choices"] == alone
-        answers = [pool.submit(own.post, "/v1/completions", body) for _ in range(2)]
-        own.wait_for(lambda: own.metric("slots_used") == 2, "no answer begins")
-        own.stop()
-        assert all(answer.result()["choices"] == alone for answer in answers)
-
-
-def main():
-    command, names = sys.argv[1], sys.argv[2:]
-    tests = {name.removeprefix("test_"): test for name, test in globals().items() if name.startswith("test_")}
-    with tempfile.TemporaryDirectory() as folder:
-        model = served.make_model(command, folder)
-        with served.Server(command, model, "--context", "4096", "--max-body", "1") as server:
-            for name in names or tests:
-                began = time.monotonic()
-                tests[name](server, command, model)
-                print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
-
-
-main()
+if __name__ == "__main__":
+    served.run_tests(globals())

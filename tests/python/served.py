@@ -1,5 +1,5 @@
 """A server for the tests beside this file: a small model that is trained on the spot, `deltarule serve` over it, and requests."""
-import http.client, json, os, signal, subprocess, tempfile, time
+import http.client, json, os, signal, subprocess, sys, tempfile, time
 
 TEMPLATE = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}")
@@ -107,3 +107,16 @@ class Server:
                 return
             time.sleep(0.005)
         raise AssertionError(what)
+
+
+def run_tests(names):
+    """Runs a script's functions test_NAME over one server; the command line has the command, and names where not all shall run."""
+    command, wanted = sys.argv[1], sys.argv[2:]
+    tests = {name.removeprefix("test_"): test for name, test in names.items() if name.startswith("test_")}
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(command, folder)
+        with Server(command, model, "--context", "4096", "--max-body", "1") as server:
+            for name in wanted or tests:
+                began = time.monotonic()
+                tests[name](server, command, model)
+                print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
