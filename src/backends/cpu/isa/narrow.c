@@ -3,8 +3,9 @@
  * An element of x W^T is the same bits whatever is computed beside it, as in product.c, but in another order, in which a row of
  * weights is read as it lies: for each STEPS columns of the row, sums over every LANES-th one, added up lane by lane, times the
  * row's scale, are added to what the columns before gave. With few rows, decoding, weights are widened in registers on their
- * way from memory, several rows of W side by side, and the rows behind are asked for in order, so that the time is that of
- * reading W. With many, rows of W are widened once for all rows of x and stay in the second-level cache. */
+ * way from memory, so that the time is that of reading W: the rows of W are cut into parts, from each of which one row after
+ * another is read, side by side with those of the other parts, since processors read some long streams faster than one. With
+ * many, rows of W are widened once for all rows of x and stay in the second-level cache. */
 #include "backends/cpu/isa/isa.h"
 #include "backends/cpu/isa/kernels.h"
 #include "backends/cpu/isa/lanes.h"
@@ -12,7 +13,7 @@
 
 #include <string.h>
 
-enum { STEPS = 1024, PANEL = 32, PANEL_ROW = STEPS + 16, COLUMNS = 4, LINE_BYTES = 64 };
+enum { STEPS = 1024, PANEL = 32, PANEL_ROW = STEPS + 16, COLUMNS = 4, LINE_BYTES = 64, AHEAD_BYTES = 1024 };
 #if defined(DR_ISA_avx512)
 enum { ROWS = 6, FEW = 4 }; /* a tile of ROWS x COLUMNS sums in registers; up to FEW rows go without a panel */
 #else
@@ -72,58 +73,71 @@ static inline void add_sum(const dr_cpu_narrow *p, int64_t m, int64_t n, int64_t
 
 /* ---- few rows -------------------------------------------------------------------------------------------------------- */
 
-/* `rows` rows of x with `columns` rows of W from n on, of which those before n_end are there */
+/* `vectors` vectors of each row of x with those of `columns` rows of W, from column k on. */
+static inline __attribute__((always_inline)) void few_vectors(const dr_cpu_narrow *p, const dr_dtype type, const float *x,
+                                                              const int rows, const int columns, const char *const *row,
+                                                              int64_t k, const int vectors, lanes sum[FEW][2 * COLUMNS]) {
+    lanes from[FEW];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++) from[i] = lanes_load(x + i * p->x_row + k + v * LANES);
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; c++) {
+            const lanes w = load(type, elements(type, row[c], k + v * LANES));
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sum[i][c] = lanes_fma(from[i], w, sum[i][c]);
+        }
+    }
+}
+
+/* `rows` rows of x with rows n, n + part, n + 2 part, ... of W, `columns` of them; those from n_end on are not there */
 static inline __attribute__((always_inline)) void few_rows(const dr_cpu_narrow *p, const dr_dtype type, int64_t m,
-                                                           const int rows, const int columns, int64_t n, int64_t n_end) {
+                                                           const int rows, const int columns, int64_t n, int64_t part,
+                                                           int64_t n_end) {
     const size_t row_bytes = dr_weight_row_bytes(type, p->in);
     const float *x = p->x + m * p->x_row;
     const char *row[2 * COLUMNS];
-    for (int c = 0; c < columns; c++) row[c] = p->weight + (size_t)at_most(n + c, n_end - 1) * row_bytes;
-    const char *ahead = p->weight + (size_t)(n + columns) * row_bytes;
-    const int step = (int)bytes_of(type, LANES) * columns; /* bytes that a step reads */
+    const int vectors = LINE_BYTES / (int)bytes_of(type, LANES);
+    for (int c = 0; c < columns; c++) row[c] = p->weight + (size_t)at_most(n + c * part, n_end - 1) * row_bytes;
     for (int64_t k0 = 0; k0 < p->in; k0 += STEPS) {
         const int64_t end = at_most(p->in, k0 + STEPS);
         lanes sum[FEW][2 * COLUMNS];
         int64_t k = k0;
         for (int i = 0; i < rows; i++)
             for (int c = 0; c < columns; c++) sum[i][c] = lanes_zero();
-        for (; k + LANES <= end; k += LANES, ahead += step) {
-            lanes from[FEW];
-            for (int line = 0; line < step; line += LINE_BYTES) lanes_prefetch(ahead + line);
-#pragma GCC unroll 4
-            for (int i = 0; i < rows; i++) from[i] = lanes_load(x + i * p->x_row + k);
+        for (; k + vectors * LANES <= end; k += vectors * LANES) {
 #pragma GCC unroll 8
-            for (int c = 0; c < columns; c++) {
-                const lanes w = load(type, elements(type, row[c], k));
-#pragma GCC unroll 4
-                for (int i = 0; i < rows; i++) sum[i][c] = lanes_fma(from[i], w, sum[i][c]);
-            }
+            for (int c = 0; c < columns; c++) __builtin_prefetch(elements(type, row[c], k) + AHEAD_BYTES, 0, 3);
+            few_vectors(p, type, x, rows, columns, row, k, vectors, sum);
         }
+        for (; k + LANES <= end; k += LANES) few_vectors(p, type, x, rows, columns, row, k, 1, sum);
         for (int c = 0; k < end && c < columns; c++)
             for (int i = 0; i < rows; i++)
                 sum[i][c] = lanes_fma(lanes_load_n(x + i * p->x_row + k, end - k),
                                       load_n(type, elements(type, row[c], k), end - k), sum[i][c]);
-        for (int c = 0; c < columns && n + c < n_end; c++)
-            for (int i = 0; i < rows; i++) add_sum(p, m + i, n + c, k0, scale_of(type, row[c]), sum[i][c]);
+        for (int c = 0; c < columns && n + c * part < n_end; c++)
+            for (int i = 0; i < rows; i++) add_sum(p, m + i, n + c * part, k0, scale_of(type, row[c]), sum[i][c]);
     }
 }
 
 static inline __attribute__((always_inline)) void few_product(const dr_cpu_narrow *p, const dr_dtype type, int64_t m,
                                                               int64_t rows, int64_t n_begin, int64_t n_end) {
     const int columns = rows == 1 ? 2 * COLUMNS : COLUMNS;
-    for (int64_t n = n_begin; n < n_end; n += columns) switch (rows) {
+    const int64_t part = (n_end - n_begin + columns - 1) / columns;
+    for (int64_t n = n_begin; n < n_begin + part; n++) switch (rows) {
         case 1:
-            few_rows(p, type, m, 1, 2 * COLUMNS, n, n_end);
+            few_rows(p, type, m, 1, 2 * COLUMNS, n, part, n_end);
             break;
         case 2:
-            few_rows(p, type, m, 2, COLUMNS, n, n_end);
+            few_rows(p, type, m, 2, COLUMNS, n, part, n_end);
             break;
 #if defined(DR_ISA_avx512)
         case 3:
-            few_rows(p, type, m, 3, COLUMNS, n, n_end);
+            few_rows(p, type, m, 3, COLUMNS, n, part, n_end);
             break;
         case 4:
-            few_rows(p, type, m, 4, COLUMNS, n, n_end);
+            few_rows(p, type, m, 4, COLUMNS, n, part, n_end);
             break;
 #endif
         }
