@@ -171,14 +171,14 @@ installed() {
 
 # experiments_small [flags...] NAME...: each in its small form, with the project's own documents as text.
 experiments_small() {
-    local name flags=() data=$work/experiment-data corpus
+    local name flags=() made=$work/experiment-data corpus
     while [[ $1 == --* ]]; do flags+=("$1"); shift; done
     release --target deltarule || return 1
-    tools/prepare-experiments --small "$data" docs/{papers,training,tasks,corpora,architecture}.md || return 1
+    tools/prepare-experiments --small "$made" docs/{papers,training,tasks,corpora,architecture}.md || return 1
     for name in "$@"; do
         corpus=docs
-        [ "$name" != needles ] || corpus=$data/mixture.json
-        build/release/deltarule experiment "$name" --small --corpus "$corpus" --text docs/papers.md --tasks "$data/tasks" \
+        [ "$name" != needles ] || corpus=$made/mixture.json
+        build/release/deltarule experiment "$name" --small --corpus "$corpus" --text docs/papers.md --tasks "$made/tasks" \
             --out "$work/experiments/$name" "${flags[@]}" || return 1
     done
 }

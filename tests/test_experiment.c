@@ -154,6 +154,7 @@ static void test_cells(void **state) {
     dr_experiment *experiment;
     assert_int_equal(open_text(grid, NULL, &experiment), DR_OK);
     assert_int_equal(dr_experiment_cells(experiment), 12);
+    assert_int_equal(dr_experiment_jobs(experiment), 0);
     assert_string_equal(dr_experiment_cell(experiment, 0), "rule=gdn,learning_rate=0.001,size=a-b,seed=1");
     assert_string_equal(dr_experiment_cell(experiment, 11), "rule=pgdn,learning_rate=0.01,size=a-b,seed=3");
     assert_null(dr_experiment_cell(experiment, 12));
@@ -162,6 +163,9 @@ static void test_cells(void **state) {
     assert_int_equal(json_integer_value(json_object_get(settings, "seed")), 3);
     assert_string_equal(json_string_value(json_object_get(settings, "lengths")), "64/4");
     assert_true(json_real_value(json_object_get(settings, "learning_rate")) == 0.01);
+    dr_experiment_close(experiment);
+    assert_int_equal(open_text(HEAD "\"jobs\": 5}", NULL, &experiment), DR_OK);
+    assert_int_equal(dr_experiment_jobs(experiment), 5);
     dr_experiment_close(experiment);
     const dr_experiment_options small = {.small = true, .corpus = "text"};
     assert_int_equal(open_text(grid, &small, &experiment), DR_OK);
