@@ -32,27 +32,49 @@ static void check(dr_status status) {
 static void make(dr_backend *backend, const char *folder) {
     dr_model_config config = dr_model_config_default(dr_rule_find("gdn"));
     dr_model *model;
-    config.vocabulary = 32000, config.hidden = 2048, config.layers = 11, config.heads = 8, config.value_size = 256;
+    config.vocabulary = 32000, config.hidden = 2048, config.layers = 13, config.heads = 8, config.value_size = 256;
     check(dr_model_create(backend, &config, 1, &model));
     check(dr_model_save_as(model, folder, DR_F32, (int64_t)512 * MB));
     dr_model_destroy(model);
 }
 
-/* Reads all files into `kept`, one behind another, or into one small buffer where kept is NULL; returns their bytes. */
-static double read_all(const char *folder, char *kept) {
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+/* Reads a file into `kept`, or again and again into one small buffer where kept is NULL; returns its bytes. */
+static size_t read_file(const char *path, char *kept) {
     static char piece[4 * MB];
+    const int file = open(path, O_RDONLY);
+    size_t bytes = 0;
+    ssize_t got;
+    if (file < 0) fail(path);
+    while ((got = read(file, kept ? kept + bytes : piece, sizeof piece)) > 0) bytes += (size_t)got;
+    if (got < 0) fail(path);
+    close(file);
+    return bytes;
+}
+
+/* All files, one behind another. */
+static double read_all(const char *folder, char *kept) {
     DIR *stream = opendir(folder);
     size_t bytes = 0;
-    for (const struct dirent *item = stream ? readdir(stream) : NULL; item; item = readdir(stream)) {
+    if (!stream) fail(folder);
+    for (const struct dirent *item = readdir(stream); item; item = readdir(stream)) {
         char path[PATH_MAX];
-        if (!strstr(item->d_name, ".safetensors")) continue;
+        if (!strstr(item->d_name, ".safetensors") || strstr(item->d_name, ".json")) continue;
         snprintf(path, sizeof path, "%s/%s", folder, item->d_name);
-        const int file = open(path, O_RDONLY);
-        for (ssize_t got; (got = read(file, kept ? kept + bytes : piece, sizeof piece)) > 0;) bytes += (size_t)got;
-        close(file);
+        bytes += read_file(path, kept ? kept + bytes : NULL);
     }
-    if (stream) closedir(stream);
+    closedir(stream);
     return (double)bytes;
+}
+
+static void need_3_gb(double bytes) {
+    if (bytes >= 3e9) return;
+    fprintf(stderr, "the model has %.2f GB of weights, not 3\n", bytes * 1e-9);
+    exit(1);
 }
 
 int main(int argc, char **argv) {
@@ -67,19 +89,22 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "make") == 0) {
         make(backend, argv[2]);
     } else if (strcmp(argv[1], "read") == 0) {
-        const double bytes = read_all(argv[2], NULL);
-        printf("read %.3f s, %.2f GB\n", now() - begin, bytes * 1e-9);
+        const double bytes = read_all(argv[2], NULL), seconds = now() - begin;
+        need_3_gb(bytes);
+        printf("read %.3f s, %.2f GB\n", seconds, bytes * 1e-9);
     } else if (strcmp(argv[1], "keep") == 0) {
         char *kept = aligned_alloc(2 * MB, (size_t)4096 * MB);
         if (!kept) return 1;
         madvise(kept, (size_t)4096 * MB, MADV_HUGEPAGE); /* as dr_allocate asks for */
-        const double bytes = read_all(argv[2], kept);
-        printf("keep %.3f s, %.2f GB\n", now() - begin, bytes * 1e-9);
+        const double bytes = read_all(argv[2], kept), seconds = now() - begin;
+        need_3_gb(bytes);
+        printf("keep %.3f s, %.2f GB\n", seconds, bytes * 1e-9);
         free(kept);
     } else {
         check(dr_model_load(backend, argv[2], &model));
         const double seconds = now() - begin, weights = 4.0 * (double)dr_model_parameter_count(model);
         getrusage(RUSAGE_SELF, &use);
+        need_3_gb(weights);
         printf("open %.3f s, %.3f of the weights resident at most\n", seconds,
                1024.0 * (double)(use.ru_maxrss - before) / weights);
         dr_model_destroy(model);

@@ -1,8 +1,10 @@
 /* Published models: their configurations are read, their tensors are claimed by one row each, and what is read from them is
  * written to the same bits. Over the folders of tests/checkpoints, and those of $DELTARULE_CHECKPOINTS where it is set. */
 #include "allocation.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "described_parameters.h"
+#include "formats/file.h"
 #include "formats/json.h"
 #include "formats/names/published.h"
 #include "formats/safetensors.h"
@@ -144,6 +146,58 @@ static void test_folders(void **state) {
     if (more) assert_in_range(check_folders(more), 1, 1000);
 }
 
+/* ---- the page of models ------------------------------------------------------------------------------------------------- */
+
+/* The words of a text between spaces and commas, one after another; returns what is behind. */
+static const char *next_word(const char *text, char word[64]) {
+    text += strspn(text, ", ");
+    const size_t length = strcspn(text, ", |\n");
+    assert_in_range(length, 0, 63);
+    memcpy(word, text, length);
+    word[length] = '\0';
+    return text + length;
+}
+
+static bool is_listed(const char *list, const char *wanted) {
+    char word[64];
+    for (const char *at = next_word(list, word); word[0]; at = next_word(at, word))
+        if (strcmp(word, wanted) == 0) return true;
+    return false;
+}
+
+/* The table of docs/models.md has the types that are read, each once, and no others; those that are refused stand behind it. */
+static void test_page(void **state) {
+    (void)state;
+    static const char *const refused[] = {"glm5_next", "qwen4_exp"};
+    char *page, word[64], types[2000] = "";
+    size_t bytes;
+    json_t *unknown = json_pack("{s:s}", "model_type", "unknown");
+    dr_description description;
+    int listed = 0, known = 0;
+    assert_int_equal(dr_published_read(unknown, &description), DR_ERROR_UNSUPPORTED);
+    json_decref(unknown);
+    const char *supported = strstr(dr_last_error(), "deltarule, ");
+    assert_non_null(supported);
+    supported += strlen("deltarule, ");
+    ASSERT_OK(dr_file_read(DR_TESTS_FOLDER "/../docs/models.md", 1 << 20, &page, &bytes));
+    const char *row = strstr(page, "| `model_type` | mixers | feed-forward |\n|---|---|---|\n");
+    assert_non_null(row);
+    for (row = strstr(row, "---|\n") + 5; row[0] == '|'; row = strchr(row, '\n') + 1)
+        for (const char *at = next_word(row + 1, word); word[0]; at = next_word(at, word), listed++) {
+            if (is_listed(types, word)) fail_msg("docs/models.md lists \"%s\" twice", word);
+            if (!is_listed(supported, word)) fail_msg("docs/models.md lists \"%s\", which is not read: %s", word, supported);
+            strcat(strcat(types, word), " ");
+        }
+    for (const char *at = next_word(supported, word); word[0]; at = next_word(at, word), known++)
+        if (!is_listed(types, word)) fail_msg("the table of docs/models.md lacks \"%s\"", word);
+    assert_int_equal(listed, known);
+    assert_true(known > 30);
+    const char *sentence = strstr(row, "is refused by name");
+    assert_non_null(sentence);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) assert_non_null(strstr(sentence, refused[i]));
+    dr_release(page);
+}
+
 /* ---- configurations that cannot be read -------------------------------------------------------------------------------- */
 
 #define LLAMA                                                                                                                  \
@@ -164,7 +218,12 @@ static void test_refusals(void **state) {
         {"{}", "\"model_type\" is missing"},
         {"{\"model_type\": \"bert\"}", "\"bert\"; supported are deltarule, llama,"},
         {"{\"model_type\": \"llama\"}", "vocab_size"},
-        {"{\"model_type\": \"qwen4_exp\"}", "embeddings of n-grams"},
+        {"{\"model_type\": \"glm5_next\"}",
+         "hyper-connections between its layers and attention to tokens that an indexer chooses"},
+        {"{\"model_type\": \"glm5_next_text\"}", "attention to tokens that an indexer chooses: these are not supported"},
+        {"{\"model_type\": \"qwen4_exp\"}",
+         "hyper-connections, attention to blocks that an indexer chooses, and embeddings of n-grams"},
+        {"{\"model_type\": \"qwen4_exp_text\"}", "embeddings of n-grams: these are not supported"},
         {"{" LLAMA ", \"sliding_widow\": 3}", "the key \"sliding_widow\" is not known"},
         {"{" LLAMA ", \"sliding_window\": 3}", "the key \"sliding_window\" is not known"},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", "\"hidden_act\" is the string \"gelu\"; only \"silu\" is supported"},
@@ -207,6 +266,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_page),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_folders),
     };

@@ -3,12 +3,14 @@
 
     theirs  a folder that the class saves, with random shapes and weights, is opened by deltarule: the same logits, loss and
             greedy tokens by whole prompts, token by token and packed with another sequence (`deltarule verify`)
-    ours    a folder that `deltarule train` writes is opened by the class of its type: the same logits
+    ours    a folder that `deltarule train` writes is opened by the class of its type: the same logits; so is a larger model as
+            `deltarule convert` writes it, in shards, in bf16, fp16 or float32
+    again   a folder of theirs that `deltarule convert` has written anew, in one of these types, is opened by its class
 
 The classes are those of transformers and of flash-linear-attention (models_fla.py). A folder is also rewritten as others write
 it: in shards, in bfloat16 or float16, with the keys and names of released folders, experts fused or one by one.
 
-Usage: models.py COMMAND [--many N] [--seed S] [--types NAME,...] [--keep FOLDER] [--only theirs|ours]
+Usage: models.py COMMAND [--many N] [--seed S] [--types NAME,...] [--keep FOLDER] [--only theirs|ours|again]
   --many N: shapes of each type (1), from seed S (1) on. Exit status 77: PyTorch, transformers or flash-linear-attention is missing.
 tests/python/run runs it with the interpreter of tools/python-environment, which has them."""
 import argparse
@@ -79,6 +81,27 @@ def make(model_type, keys):
     config = transformers.AutoConfig.for_model(model_type, **keys)
     plain = {} if model_type in shapes.FLA_TYPES else dict(attn_implementation="eager", experts_implementation="eager")
     return cls.from_config(config, **plain).float().eval()
+
+
+def load(folder, model_type):
+    """What a folder holds, in the class of its type, which must take every tensor of it, miss none, and have the name that
+    `architectures` says. Only the parts of multimodal models that are no text may be missing: deltarule passes them over."""
+    with open(os.path.join(folder, "config.json")) as file:
+        config = json.load(file)
+    if model_type in shapes.PAPER_TYPES:
+        return models_fla.load(folder, model_type, config), config
+    plain = {} if model_type in shapes.FLA_TYPES else dict(attn_implementation="eager", experts_implementation="eager")
+    model, said = class_of(model_type)[0].from_pretrained(folder, output_loading_info=True, dtype=torch.float32, **plain)
+    wrong = {what: [name for name in names if ".visual." not in str(name)] for what, names in said.items() if names}
+    if any(wrong.values()):
+        raise ValueError(f"the class did not take all of {folder}: {wrong}")
+    if config.get("architectures") != [type(model).__name__]:
+        raise ValueError(f"architectures is {config.get('architectures')}, and the class {type(model).__name__}")
+    return model.eval(), config
+
+
+def vocabulary_of(config):
+    return config.get("vocab_size") or config["text_config"]["vocab_size"]
 
 
 def randomise(model, seed):
@@ -249,7 +272,7 @@ def save_theirs(folder, model_type, seed, number, tokens):
         show_fla()
     torch.manual_seed(seed)
     model = make(model_type, keys)
-    vocabulary = keys.get("vocab_size") or keys["text_config"]["vocab_size"]
+    vocabulary = vocabulary_of(keys)
     for drawn in range(seed, seed + 10000, 1000):
         randomise(model, drawn)
         if not depends_on_rounding(model, vocabulary, drawn):
@@ -297,22 +320,60 @@ def run(command, *arguments):
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def train_ours(command, folder, flags, corpus, seed):
-    status, said = run(command, "train", f"--corpus={corpus}", f"--out={folder}", "--steps=2", "--batch=2", "--seq-len=24", "--hidden=32",
+def train_ours(command, folder, flags, corpus, seed, hidden):
+    status, said = run(command, "train", f"--corpus={corpus}", f"--out={folder}", "--steps=2", "--batch=2", "--seq-len=24", f"--hidden={hidden}",
                        "--layers=2", "--heads=2", "--evaluate-every=0", "--save-every=0", "--threads=1", f"--seed={seed}", *flags)
     if status != 0:
         raise ValueError(f"deltarule train {' '.join(flags)}: status {status}: {said}")
 
 
+def convert(command, model, folder, dtype, *flags):
+    shutil.rmtree(folder, ignore_errors=True)
+    status, said = run(command, "convert", model, f"--to={folder}", f"--dtype={dtype}", *flags)
+    if status != 0:
+        raise ValueError(f"deltarule convert {model} --dtype={dtype} {' '.join(flags)}: status {status}: {said}")
+
+
+def say_of_class(folder, wanted, seed, r, tokens):
+    """Has the class say what a folder of ours computes."""
+    model, config = load(folder, wanted)
+    if config["model_type"] != wanted.removesuffix("_fla"):
+        raise ValueError(f"the folder is of type {config['model_type']}, not {wanted}")
+    if depends_on_rounding(model, vocabulary_of(config), seed):
+        return False
+    expect(folder, model, vocabulary_of(config), seed, r, tokens)
+    return True
+
+
 def save_ours(command, folder, wanted, flags, corpus, seed, tokens):
-    """Trains, and has the class say what the folder computes."""
-    train_ours(command, folder, flags, corpus, seed)
-    with open(os.path.join(folder, "config.json")) as file:
-        config = json.load(file)
-    if config["model_type"] != wanted:
-        raise ValueError(f"deltarule train {' '.join(flags)} wrote the type {config['model_type']}, not {wanted}")
-    model = models_fla.load(folder, wanted, config)
-    expect(folder, model, config["vocab_size"], seed, random.Random(seed), tokens)
+    train_ours(command, folder, flags, corpus, seed, 32)
+    if not say_of_class(folder, wanted, seed, random.Random(seed), tokens):
+        raise ValueError("a model as it is drawn depends on rounding")
+
+
+def shard_ours(command, folder, wanted, flags, corpus, seed, tokens):
+    r, large = random.Random(f"shards {seed}"), folder + "-run"
+    train_ours(command, large, flags, corpus, seed, 256)
+    dtype = r.choice(["float32", "bf16", "fp16"])
+    convert(command, large, folder, dtype, "--shard=1")
+    shutil.rmtree(large)
+    if len([name for name in os.listdir(folder) if name.endswith(".safetensors")]) < 3 or not os.path.exists(os.path.join(folder, "model.safetensors.index.json")):
+        raise ValueError(f"{folder} is not in shards")
+    if not say_of_class(folder, wanted, seed, r, tokens):
+        raise ValueError("a model as it is drawn depends on rounding")
+    return dtype
+
+
+# ---- again -------------------------------------------------------------------------------------------------------------------
+
+
+def convert_theirs(command, theirs, folder, model_type, seed, tokens):
+    r = random.Random(f"again {model_type} {seed}")
+    for dtype in (r.choice(["float32", "bf16", "fp16"]), "float32"):
+        convert(command, theirs, folder, dtype)
+        if say_of_class(folder, model_type, seed + 2, r, tokens):
+            return dtype
+    raise ValueError("weights that do not depend on rounding do so when they are written anew")
 
 
 # ---- the test ----------------------------------------------------------------------------------------------------------------
@@ -325,7 +386,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--types")
     parser.add_argument("--keep")
-    parser.add_argument("--only", choices=["theirs", "ours"])
+    parser.add_argument("--only", choices=["theirs", "ours", "again"])
     options = parser.parse_args()
     imports()
     root = options.keep or tempfile.mkdtemp()
@@ -352,16 +413,21 @@ def main():
         for model_type in wanted:
             for number in range(options.many):
                 seed = options.seed + number
-                attempt(f"{model_type}-{seed}", "the class's saving", lambda folder: save_theirs(folder, model_type, seed, number, tokens))
-    if options.only != "theirs":
+                theirs = f"{model_type}-{seed}"
+                attempt(theirs, "the class's saving", lambda folder: save_theirs(folder, model_type, seed, number, tokens))
+                if options.only != "theirs":
+                    attempt(theirs + "-again", "deltarule's writing anew and the class's loading",
+                            lambda folder: convert_theirs(options.command, os.path.join(root, theirs), folder, model_type, seed, tokens))
+    if options.only in (None, "ours"):
         show_fla()
         corpus = os.path.join(root, "text")
         with open(corpus, "w") as file:
             file.writelines(f"line {i}: the state is a matrix\n" for i in range(9000))
         for number, (model_type, flags) in enumerate(TRAINED):
             if model_type in wanted:
-                attempt(f"ours-{model_type}-{number}", "training and the class's loading",
-                        lambda folder: save_ours(options.command, folder, model_type, flags, corpus, number + 1, tokens))
+                for name, maker in (("ours", save_ours), ("shards", shard_ours)):
+                    attempt(f"{name}-{model_type}-{number}", "training, writing and the class's loading",
+                            lambda folder: maker(options.command, folder, model_type, flags, corpus, number + 1, tokens))
     passed = 0
     for folder, (what, made) in folders.items():
         status, said = run(options.command, "verify", folder)

@@ -4,8 +4,10 @@ reading and writing of folders stay as they are.
 
 Three types of models have no class there. gdn2 is the package's layer in the skeleton of KDA; qdelta and precond_deltanet are
 layers of its classes with what their papers change (`LAYERS_OF_PAPERS`)."""
+import glob
 import importlib
 import math
+import os
 import sys
 import warnings
 
@@ -296,17 +298,11 @@ def make(model_type, keys):
 
 
 def load(folder, model_type, keys):
-    """What a folder holds, in its own class; every tensor of it must be taken, and none be missing."""
-    from transformers import AutoModelForCausalLM
-    if model_type not in layers_of_papers():
-        model, said = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
-        wrong = {what: names for what, names in said.items() if names}
-        if wrong:
-            raise ValueError(f"the class did not take all of {folder}: {wrong}")
-        return model.eval()
+    """What a folder of a type of `LAYERS_OF_PAPERS` holds; every tensor of it must be taken, and none be missing."""
     from safetensors.torch import load_file
-    model = make(model_type, keys)
-    weights = load_file(folder + "/model.safetensors")
+    model, weights = make(model_type, keys), {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "model*.safetensors"))):
+        weights.update({name: tensor.float() for name, tensor in load_file(path).items()})
     if "lm_head.weight" not in weights:
         weights["lm_head.weight"] = weights["model.embeddings.weight"]
     model.load_state_dict(weights)
