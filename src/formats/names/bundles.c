@@ -285,9 +285,14 @@ static dr_status bind_same(binder *b, int64_t index) {
     return add_tensor(b, &at, name, &shape, &reached);
 }
 
+static bool joins_norm(const binder *b, const binding *at) {
+    const dr_recurrent_description *is = &layer_of(b, at)->mixer[at->mixer].of.recurrent;
+    return is->gated && !is->norm_apart;
+}
+
 static dr_status bind_row(binder *b, const binding *at) {
     dr_name_bundle bundle;
-    if (!b->weights && at->row->recut) return DR_OK;
+    if (!b->weights && (at->row->recut || (at->row->joined && !joins_norm(b, at)))) return DR_OK;
     if (!has_parameters(b, at, &bundle)) return DR_OK;
     const int64_t tensors = tensors_of(b, at);
     if (b->weights && !has_tensors(b, at, tensors)) return DR_OK;

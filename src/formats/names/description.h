@@ -80,6 +80,7 @@ typedef struct {
     bool gate_first; /* RMS of o gate(g) over all heads, weight [value_heads value_size], instead of RMS by head, then the gate
                       */
     double norm_eps; /* of the output's RMS norm, which has one weight [value_size] */
+    bool norm_apart; /* norm and gate are two modules of the class, which changes a name (FLA: fuse_norm of gla and retnet) */
     double lambda_bias; /* FLA-style qdelta: subtracted before lambda's sigmoid */
     double least_ridge; /* FLA: mesa_net's lambda_lower_bound */
     bool stepped;       /* mamba2's rule: the value is the decay's step times the projected one, and o += D value */

@@ -305,6 +305,7 @@ static dr_status make_gla(const dr_fla_keys *keys, int64_t index, dr_layer_descr
     recurrent->query_length = recurrent->key_length = DR_LENGTH_FREE;
     recurrent->decay = (dr_projection_description){.rank = 16, .bias = true};
     recurrent->decay_factor = 1.0 / 16;
+    recurrent->norm_apart = !keys->fused_norm;
     if (keys->clamp) recurrent->least_decay = json_number_value(keys->clamp);
     if (keys->clamp && !(json_is_number(keys->clamp) && recurrent->least_decay < 0))
         return dr_fail(DR_ERROR_FORMAT, "\"clamp_min\" must be a number below 0, or null");
@@ -319,6 +320,7 @@ static dr_status read_gla(const json_t *config, dr_description *description) {
                                  SIZE("num_kv_heads", key_heads),
                                  TRUTH("use_output_gate", gated),
                                  ANY("clamp_min", clamp),
+                                 TRUTH("fuse_norm", fused_norm),
                                  TEXT("feature_map", feature)};
     static const char *const unread[] = {"use_gk", "use_gv", NULL}; /* the class has the keys and leaves them alone */
     TABLE(table, own, unread);
@@ -339,6 +341,7 @@ static dr_status make_retnet(const dr_fla_keys *keys, int64_t index, dr_layer_de
     DR_TRY(check_key_heads(keys));
     DR_TRY(size_by_model(keys, recurrent));
     recurrent->rotary = true;
+    recurrent->norm_apart = !keys->fused_norm;
     recurrent->spectrum = dr_published_plain_spectrum(recurrent->key_size, 10000);
     const dr_status status = dr_rotary_check(&recurrent->spectrum);
     return status == DR_OK ? DR_OK : dr_fail_in(DR_ERROR_FORMAT, "the rotary embedding");
@@ -346,8 +349,8 @@ static dr_status make_retnet(const dr_fla_keys *keys, int64_t index, dr_layer_de
 
 static dr_status read_retnet(const json_t *config, dr_description *description) {
     static const dr_key own[] = {REAL("expand_k", expand_k, 1e-9, 1e9), REAL("expand_v", expand_v, 1e-9, 1e9),
-                                 SIZE("num_kv_heads", key_heads), TRUTH("use_output_gate", gated),
-                                 TEXT("feature_map", feature)};
+                                 SIZE("num_kv_heads", key_heads),       TRUTH("use_output_gate", gated),
+                                 TRUTH("fuse_norm", fused_norm),        TEXT("feature_map", feature)};
     TABLE(table, own, NULL);
     dr_fla_keys keys = dr_fla_defaults();
     keys.expand_v = 2;

@@ -83,7 +83,8 @@ typedef struct {
     const char *tensor[DR_NAME_TENSORS];
     dr_turns turns;
     dr_name_shape shape;
-    bool recut; /* read only: tensors are cut elsewhere than parameters, so that only the sum of their sizes is known */
+    bool recut;  /* read only: tensors are cut elsewhere than parameters, so that only the sum of their sizes is known */
+    bool joined; /* of a recurrent mixer: written only where norm and gate are one module of the class */
 } dr_name_row;
 
 typedef enum { DR_PART_MODEL, DR_PART_LAYER, DR_PART_MIXER, DR_PART_FEED } dr_name_part;

@@ -243,7 +243,8 @@ static const dr_name_row fla_gdn2[] = {
     IS("write_gate_proj.weight", "w_proj.weight"),
 };
 static const dr_name_row fla_gla[] = {
-    IS("o_norm.weight", "g_norm_swish_gate.weight"), IS("o_norm.weight", "g_norm.weight"), FLA_RECURRENT,
+    {.parameter = {"o_norm.weight"}, .tensor = {"g_norm_swish_gate.weight"}, .joined = true},
+    IS("o_norm.weight", "g_norm.weight"), FLA_RECURRENT,
     IS("f_proj.0.weight", "gk_proj.0.weight"), IS("f_proj.1.weight", "gk_proj.1.weight"), IS("f_proj.1.bias", "gk_proj.1.bias"),
 };
 static const dr_name_row fla_mesa_net[] = {
