@@ -28,7 +28,7 @@ typedef struct {
     int cell, output; /* output: the reading end of its pipe */
     int capture;      /* what a follow-up prints; -1: it is a run */
     char what[32];    /* "probe of " */
-    double begun;
+    double begun; /* when its cell was */
     char tail[TAIL + 1]; /* the last bytes that it printed */
     size_t used;
 } job;
@@ -97,7 +97,7 @@ static int cannot_begin(void) {
 }
 
 /* Begins the next command of a cell as a job. What follows a run prints into a file without a name, from where it is read. */
-static int begin_command(sweep *self, int cell) {
+static int begin_command(sweep *self, int cell, double begun) {
     int ends[2], capture = -1;
     char run[PATH_MAX], config[PATH_MAX];
     const char *const *follow_up = NULL;
@@ -124,14 +124,14 @@ static int begin_command(sweep *self, int cell) {
         return cannot_begin();
     }
     job *of = &self->jobs[self->running++];
-    *of = (job){.process = child, .cell = cell, .output = ends[0], .capture = capture, .begun = now()};
+    *of = (job){.process = child, .cell = cell, .output = ends[0], .capture = capture, .begun = begun};
     if (trained) snprintf(of->what, sizeof of->what, "%s of the ", command.at[1]);
     return 0;
 }
 
 static int begin(sweep *self, int cell) {
     self->begun++;
-    return begin_command(self, cell);
+    return begin_command(self, cell, now());
 }
 
 /* Keeps the end of what a run printed. false: it has ended. */
@@ -210,7 +210,7 @@ static int end(sweep *self, int index) {
     if (dr_experiment_state(self->experiment, of.cell) == DR_CELL_DONE)
         tell_done(self, &of);
     else if (!self->told)
-        return begin_command(self, of.cell);
+        return begin_command(self, of.cell, of.begun);
     return 0;
 }
 
