@@ -25,10 +25,10 @@ enum { MOST_JOBS = 256, TAIL = 600, MOST_ARGUMENTS = 60, MOST_OUTPUT = 1 << 26 }
 
 typedef struct {
     pid_t process;
-    int cell, output; /* output: the reading end of its pipe */
-    int capture;      /* what a follow-up prints; -1: it is a run */
-    char what[32];    /* "probe of " */
-    double begun; /* when its cell was */
+    int cell, output;    /* output: the reading end of its pipe */
+    int capture;         /* what a follow-up prints; -1: it is a run */
+    char what[32];       /* "probe of " */
+    double begun;        /* when its cell was */
     char tail[TAIL + 1]; /* the last bytes that it printed */
     size_t used;
 } job;
