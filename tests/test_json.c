@@ -210,6 +210,26 @@ static void test_json_round_trip(void **state) {
     }
 }
 
+/* What is read leniently is written as it was read: numbers that JSON does not have without quotes, strings with them. */
+static void test_written_as_read(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "{\"a\":[0.0,Infinity],\"b\":-Infinity,\"c\":{\"d\":NaN}}",
+        "{\"NaN\":1,\"Infinity\":\"NaN?\",\"x\":\"\\\"NaN\",\"y\":\"\"}",
+        "{\"a\":{\"__float__\":\"Infinity\"},\"b\":Infinity}",
+        "{\"__float__\":1,\"b\":[NaN,\"word\"]}",
+        "{\"a\":123456789012345678901234567890,\"b\":\"1e3\",\"c\":\"12\"}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *object;
+        if (dr_json_parse_lenient(texts[i], strlen(texts[i]), "text", &object) != DR_OK) fail_msg("%s", dr_last_error());
+        char *text = dr_json_format_lenient(object, JSON_COMPACT);
+        assert_string_equal(text, texts[i]);
+        free(text);
+        json_decref(object);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json_syntax),
@@ -218,6 +238,7 @@ int main(void) {
         cmocka_unit_test(test_json_whole_numbers),
         cmocka_unit_test(test_json_values),
         cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_written_as_read),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -197,6 +197,34 @@ char *dr_json_format(const json_t *object, size_t flags) {
     return dump(object, flags | JSON_REAL_PRECISION(17));
 }
 
+/* Bytes of the string of JSON that begins at `at`, with its quotes. */
+static size_t string_at(const char *at) {
+    const char *end = at + 1;
+    while (*end != '"') end += *end == '\\' ? 2 : 1;
+    return (size_t)(end - at) + 1;
+}
+
+char *dr_json_format_lenient(const json_t *object, size_t flags) {
+    static const char own_key[] = "\"__float__\"";
+    char *text = dr_json_format(object, flags), *to = text;
+    bool own = false; /* the value belongs to that key */
+    for (const char *at = text; at && *at;) {
+        if (*at != '"') {
+            *to++ = *at++;
+            continue;
+        }
+        const size_t bytes = string_at(at);
+        const bool key = at[bytes] == ':', word = bytes > 2 && word_at(at + 1, at + bytes - 1) == bytes - 2;
+        const size_t quote = word && !key && !own;
+        memmove(to, at + quote, bytes - 2 * quote);
+        own = key && bytes == sizeof own_key - 1 && memcmp(at, own_key, bytes) == 0;
+        to += bytes - 2 * quote;
+        at += bytes;
+    }
+    if (to) *to = '\0';
+    return text;
+}
+
 void dr_json_describe(const json_t *value, char *text, size_t size) {
     char number[DR_NUMBER_SIZE];
     if (!value) {

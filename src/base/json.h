@@ -31,6 +31,9 @@ DR_FOR_CHECK json_t *dr_json_value(const char *text);
 /* The text of an object or a list, keys in the order in which they were set, every number such that it reads back the same.
  * flags: jansson's, JSON_INDENT(2) or JSON_COMPACT. Free with free(); NULL if there is no memory. */
 DR_FOR_CHECK char *dr_json_format(const json_t *object, size_t flags);
+/* The same as other programs read it: what dr_json_parse_lenient made strings of stands without quotes again, but for the value
+ * of a key "__float__", which is a string to them too. */
+char *dr_json_format_lenient(const json_t *object, size_t flags);
 
 /* Whether the value is a whole number, also one that is written as 32.0 or 1e3; reals up to 2^53. */
 DR_FOR_CHECK bool dr_json_whole(const json_t *value, int64_t *number);

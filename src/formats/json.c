@@ -19,8 +19,8 @@ dr_status dr_json_read(const char *file, json_t **object) {
     return status;
 }
 
-dr_status dr_json_write(const char *file, const json_t *object) {
-    char *text = dr_json_format(object, JSON_INDENT(2));
+/* text: to be freed, or NULL without memory */
+static dr_status write_text(const char *file, char *text) {
     if (!text) return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", file);
     dr_file out;
     dr_file_create(file, &out);
@@ -28,4 +28,12 @@ dr_status dr_json_write(const char *file, const json_t *object) {
     dr_file_write(&out, "\n", 1);
     free(text);
     return dr_file_finish(&out);
+}
+
+dr_status dr_json_write(const char *file, const json_t *object) {
+    return write_text(file, dr_json_format(object, JSON_INDENT(2)));
+}
+
+dr_status dr_json_write_lenient(const char *file, const json_t *object) {
+    return write_text(file, dr_json_format_lenient(object, JSON_INDENT(2)));
 }

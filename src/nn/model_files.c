@@ -172,7 +172,7 @@ static dr_status write_model(const dr_model *model, dr_folder *change, dr_dtype 
     const dr_description description = described_as(model, config);
     DR_GO(list_names(model, &list));
     DR_GO(dr_names_plan_write(&description, list, model->listed, &plan));
-    DR_GO(dr_json_write(dr_folder_path(change, CONFIG_FILE), config));
+    DR_GO(dr_json_write_lenient(dr_folder_path(change, CONFIG_FILE), config));
     writing w = {.model = model, .plan = &plan, .change = change, .dtype = dtype};
     status = write_weights(&w, most);
 done:

@@ -48,12 +48,17 @@ def check_tokenizer(command, folder):
             raise ValueError(f"{text!r} comes back as another text")
 
 
-def check_model(command, folder, model_type):
-    """The class of the type says what the folder computes, and deltarule computes it again."""
+def check_model(command, folder):
+    """The class of the type takes all of the folder and says what it computes, and deltarule computes it again."""
+    import torch
+    from transformers import AutoModelForCausalLM
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
-    model = models.models_fla.load(folder, model_type or config["model_type"], config)
-    models.expect(folder, model, config["vocab_size"], 1, random.Random(1), 6)
+    model, said = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
+    wrong = {what: names for what, names in said.items() if names}
+    if wrong:
+        raise ValueError(f"the class did not take all of {folder}: {wrong}")
+    models.expect(folder, model.eval(), config["vocab_size"], 1, random.Random(1), 6)
     must(command, "verify", folder)
 
 
@@ -62,7 +67,7 @@ def convert(command, folder, out, dtype, shard, tokenizer):
     names = set(os.listdir(out))
     if not {"config.json", "README.md"} <= names or not any(name.endswith(".safetensors") for name in names):
         raise ValueError(f"{out} has {sorted(names)}")
-    check_model(command, out, None)
+    check_model(command, out)
     if tokenizer:
         check_tokenizer(command, out)
     print(f"{os.path.basename(folder)} as {dtype}: AutoModelForCausalLM{' and AutoTokenizer agree' if tokenizer else ' agrees'}", flush=True)
