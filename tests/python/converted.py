@@ -79,7 +79,7 @@ def trained(command, root):
     with open(corpus, "w") as file:
         file.writelines(f"line {i}: the state is a matrix\n" for i in range(3000))
     must(command, "tokenizer", "train", "--corpus", corpus, "--out", tokenizer, "--size", "300")
-    models.train_ours(command, folder, ["--rule=gdn", f"--tokenizer={tokenizer}"], corpus, 1)
+    models.train_ours(command, folder, ["--rule=gdn", f"--tokenizer={tokenizer}"], corpus, 1, 32)
     return folder
 
 
