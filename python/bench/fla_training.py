@@ -39,13 +39,13 @@ def built(name, size):
     return getattr(models, kind + "ForCausalLM")(getattr(models, kind + "Config")(**SIZES[size], **options))
 
 
-def trained(model, data, steps, batch, tokens, autocast):
-    """The loss and the seconds of each step."""
+def trained(name, model, data, steps, batch, tokens, autocast):
+    """The loss and the seconds of each step, told every tenth step."""
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     draw, losses, seconds = torch.Generator().manual_seed(1), [], []
-    for _ in range(steps):
+    for step in range(steps):
         begin = time.perf_counter()
         first = torch.randint(0, len(data) - tokens, (batch,), generator=draw).tolist()
         ids = torch.stack([data[i:i + tokens] for i in first]).long().to(device)
@@ -58,6 +58,8 @@ def trained(model, data, steps, batch, tokens, autocast):
         optimizer.zero_grad()
         losses.append(loss.item())  # which waits for the step
         seconds.append(time.perf_counter() - begin)
+        if step % 10 == 0 or step == steps - 1:
+            print(f"{name} step {step + 1:3}  loss {losses[-1]:.5f}  {1e3 * seconds[-1]:.1f} ms", flush=True)
     return losses, seconds
 
 
@@ -75,18 +77,12 @@ def main():
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     first = built(asked.model, asked.size)
     how = (data, asked.steps, *BATCH[asked.size], asked.size == "340m")
-    if asked.against == "fla":
-        other, other_seconds = trained(copy.deepcopy(first).cuda().train(), *how)
-    else:
-        other, other_seconds = trained(from_fla(first).train(), *how)
     with deltarule.fla.accelerate(transformers=False) as handle:
         deltarule.fla.reset()
-        ours, seconds = trained(copy.deepcopy(first).cuda().train(), *how)
-        print(handle.report())
-    torch.cuda.synchronize()
-    for step, (a, b) in enumerate(zip(ours, other)):
-        if step % 10 == 0 or step == asked.steps - 1:
-            print(f"step {step + 1:3}  ours {a:.5f}  {asked.against} {b:.5f}")
+        ours, seconds = trained("ours", copy.deepcopy(first).cuda().train(), *how)
+        print(handle.report(), flush=True)
+    beside = copy.deepcopy(first).cuda() if asked.against == "fla" else from_fla(first)
+    other, other_seconds = trained(asked.against, beside.train(), *how)
     worst = max(abs(a - b) / b for a, b in zip(ours, other))
     rest = slice(min(10, asked.steps - 1), None)
     median = [statistics.median(one[rest]) for one in (seconds, other_seconds)]

@@ -16,7 +16,8 @@ module, by the test's role, for each function of FLA that the package has:
 Layers and models (tests/layers, tests/models) need FLA's Triton convolutions and norms, so a GPU: there ours replace FLA's functions
 in every loaded fla module. Tests of FLA's internals (gates, WY, index helpers, other backends) are counted as `internal`; tests whose
 arguments are larger than --limit elements of B T HV K V as `large` (on CPU the plain loops keep every state for autograd).
-A test in which ours refuses an argument that no rule has (NotImplementedError) is counted as `refused`.
+A test in which ours refuses an argument that no rule has, or a rule that backend cuda has not (NotImplementedError), is counted as
+`refused`.
 Also told: the worst ratio of an error to its tolerance (FLA's assert_close) in a file. FLA_CI is unset, which would turn failures into warnings.
 """
 import argparse
@@ -324,7 +325,7 @@ class Plugin:
             if report.outcome == "failed":
                 text = str(getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message or report.longrepr).strip().splitlines()
                 text = text[0][:300] if text else ""
-                if text.startswith("NotImplementedError") and "computed here" in text:
+                if text.startswith("NotImplementedError") and ("computed here" in text or "use backend cpu" in text):
                     outcome = "refused"
             elif report.outcome == "skipped":
                 text = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)[:200]
@@ -472,7 +473,7 @@ def main():
             print("    " + last_error(log))
         told = {}
         for r in found:
-            if r["outcome"] in ("failed", "idle"):
+            if r["outcome"] in ("failed", "idle", "refused"):
                 told.setdefault((r["outcome"], r.get("text", "")[:150]), []).append(r["test"])
         for (outcome, text), tests in list(told.items())[:12]:
             print(f"    {outcome} x{len(tests)}: {tests[0]}: {text}")
