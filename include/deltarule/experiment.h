@@ -54,7 +54,7 @@ DR_API dr_status dr_experiment_hold(const char *folder, double seconds, int *des
 DR_API dr_status dr_experiment_load(dr_experiment *experiment, const char *folder);
 DR_API dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell); /* since the last load */
 
-/* Makes the folder, and in it NAME.json, the settings of a cell's run. */
+/* Makes the folder, and in it NAME.json, the settings of a cell's run. DR_ERROR_ARGUMENT: it learns from text, and has none. */
 DR_API dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell);
 /* Reads what the cell's run measured once it is over and keeps it in result.json of its folder: the cell is done, or trained
  * where its settings have a list "then". */

@@ -24,6 +24,7 @@ sweep() { "$deltarule" experiment then.json --corpus corpus "$@"; }
 expect 2 'give --tasks' sweep --out whole --text text
 expect 2 'give --text' sweep --out whole --tasks tasks
 expect 1 'none/lines-64.jsonl is missing' sweep --out whole --text text --tasks none
+expect 2 'give --corpus' "$deltarule" experiment then.json --out whole --text text --tasks tasks
 [ -z "$(find whole -name metrics.csv 2>/dev/null)" ] || fail 'a run has begun whose tasks are missing'
 
 expect 0 'eda   2/2' sweep --out whole --text text --tasks tasks

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 4096, MEASURE_WIDTH = 26 };
+enum { LINE = 4096, MEASURE_WIDTH = 32 };
 
 typedef struct {
     const dr_experiment *experiment;

@@ -191,11 +191,21 @@ static dr_status write_object(const char *path, const json_t *object) {
     return status;
 }
 
+/* Runs that learn from text need one: said once, not by each of them. */
+static dr_status check_corpus(const dr_cell *cell) {
+    dr_train_options *options = NULL;
+    DR_TRY(dr_experiment_options_of(cell, &options));
+    const bool lacks = strcmp(dr_train_options_get(options, "task"), "lm") == 0 && !*dr_train_options_get(options, "corpus");
+    dr_train_options_destroy(options);
+    return lacks ? dr_fail(DR_ERROR_ARGUMENT, "runs of this experiment learn from text: give --corpus") : DR_OK;
+}
+
 dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell) {
     DR_NEED(experiment);
     DR_NEED(folder);
     DR_TRY(check_index(experiment, cell));
     char path[PATH_SIZE];
+    DR_TRY(check_corpus(&experiment->cell[cell]));
     DR_TRY(path_in(path, folder, experiment->cell[cell].name, ".json"));
     DR_TRY(dr_folder_make(folder));
     return write_object(path, experiment->cell[cell].settings);
