@@ -413,7 +413,8 @@ def test_killed_while_states_are_written(server, command, model):
 
 
 def test_second_turn_reads_little(server, command, model):
-    """Of the second turn of a chat of 4,000 tokens less than a twentieth of the first turn's tokens is read."""
+    """Of the second turn of a chat of 4,000 tokens less than a twentieth of the first turn's tokens is read, and its first token comes in
+    at most a tenth of the time; since the machine may be busy, one chat of some must show that."""
     with served.Server(command, model) as own:
         def read_of(messages):
             before = own.metric("prompt_tokens_total")
@@ -421,10 +422,20 @@ def test_second_turn_reads_little(server, command, model):
                                                          "logit_bias": {str(i): -100 for i in range(128, 257)}})
             text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
             return own.metric("prompt_tokens_total") - before, text
-        messages = [{"role": "user", "content": "the state is a matrix. " * 180}]
-        first, text = read_of(messages)
-        second, _ = read_of([*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "more"}])
-        assert first > 4000 and second < first / 20, (first, second)
+        shares = []
+        for chat in range(20):
+            messages = [{"role": "user", "content": f"chat {chat}: " + "the state is a matrix. " * 180}]
+            times = [own.metric("first_token_seconds_sum")]
+            first, text = read_of(messages)
+            times.append(own.metric("first_token_seconds_sum"))
+            second, _ = read_of([*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "more"}])
+            times.append(own.metric("first_token_seconds_sum"))
+            assert first > 4000 and second < first / 20, (first, second)
+            shares.append((times[2] - times[1]) / (times[1] - times[0]))
+            if shares[-1] <= 0.1:
+                break
+        assert min(shares) <= 0.1, shares
+        print(f"first token of the second turn: {min(shares):.3f} of the first turn's time")
 
 
 def test_restored_prompts_have_the_same_bits(server, command, model):
