@@ -58,11 +58,12 @@ def built(asked, device):
     torch.manual_seed(1)
     rule = json.loads(asked.rule) if asked.rule.startswith("{") else asked.rule
     config = DeltaruleConfig(rule=rule, vocabulary=257, hidden=asked.hidden, heads=asked.heads, layers=asked.layers, use_cache=False)
-    model = DeltaruleForCausalLM(config)
-    if asked.classes == "fla":
-        from deltarule.hf import to_fla
-        model = to_fla(model)
-    return model.to(device).train(), config
+    with torch.device(device):  # where first values are drawn
+        model = DeltaruleForCausalLM(config)
+        if asked.classes == "fla":
+            from deltarule.hf import to_fla
+            model = to_fla(model)
+    return model.train(), config
 
 
 def checkpointed(model):

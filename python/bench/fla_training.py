@@ -26,7 +26,7 @@ SIZES = {"340m": dict(hidden_size=1024, num_hidden_layers=24, vocab_size=32000),
 BATCH = {"340m": (8, 2048), "small": (4, 256)}
 
 
-def built(name, size):
+def built(name, size, device):
     """The class of flash-linear-attention with first values."""
     import fla.models as models
     heads = SIZES[size]["hidden_size"] // 128
@@ -36,7 +36,8 @@ def built(name, size):
         "kda": ("KDA", dict(num_heads=heads, head_dim=128)),
     }[name]
     torch.manual_seed(0)
-    return getattr(models, kind + "ForCausalLM")(getattr(models, kind + "Config")(**SIZES[size], **options))
+    with torch.device(device):
+        return getattr(models, kind + "ForCausalLM")(getattr(models, kind + "Config")(**SIZES[size], **options))
 
 
 def trained(name, model, data, steps, batch, tokens, autocast):
@@ -45,6 +46,7 @@ def trained(name, model, data, steps, batch, tokens, autocast):
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     draw, losses, seconds = torch.Generator().manual_seed(1), [], []
+    start = time.perf_counter()
     for step in range(steps):
         begin = time.perf_counter()
         first = torch.randint(0, len(data) - tokens, (batch,), generator=draw).tolist()
@@ -59,7 +61,7 @@ def trained(name, model, data, steps, batch, tokens, autocast):
         losses.append(loss.item())  # which waits for the step
         seconds.append(time.perf_counter() - begin)
         if step % 10 == 0 or step == steps - 1:
-            print(f"{name} step {step + 1:3}  loss {losses[-1]:.5f}  {1e3 * seconds[-1]:.1f} ms", flush=True)
+            print(f"{name} step {step + 1:3}  loss {losses[-1]:.5f}  {1e3 * seconds[-1]:.1f} ms, {time.perf_counter() - start:.1f} s in all", flush=True)
     return losses, seconds
 
 
@@ -75,7 +77,9 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     with open(asked.corpus, "rb") as file:
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
-    first = built(asked.model, asked.size)
+    begin = time.perf_counter()
+    first = built(asked.model, asked.size, "cuda" if asked.against == "fla" else "cpu")
+    print(f"{asked.model} of {sum(one.numel() for one in first.parameters())} parameters, made in {time.perf_counter() - begin:.1f} s", flush=True)
     how = (data, asked.steps, *BATCH[asked.size], asked.size == "340m")
     with deltarule.fla.accelerate(transformers=False) as handle:
         deltarule.fla.reset()
