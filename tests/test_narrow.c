@@ -130,7 +130,7 @@ static problem make_problem(int type, int64_t rows, int64_t in, int64_t out, int
         }
     }
     if (groups == 1)
-        must(reference[type]->ops->linear_forward(reference[type], &(dr_linear){rows, in, out}, p.x, p.weight, p.bias, p.y));
+        must(reference[type]->ops->linear_forward(reference[type], &(dr_linear){.rows = rows, .in = in, .out = out}, p.x, p.weight, p.bias, p.y));
     else
         must(reference[type]->ops->grouped_linear_forward(reference[type], &(dr_grouped_linear){rows, groups, in, out}, p.x,
                                                           p.weight, p.y));
@@ -139,7 +139,7 @@ static problem make_problem(int type, int64_t rows, int64_t in, int64_t out, int
 
 static void compute(dr_backend *backend, const problem *p, int64_t rows, const float *x, const float *bias, float *y) {
     if (p->groups == 1)
-        must(backend->ops->linear_forward(backend, &(dr_linear){rows, p->in, p->out}, x, p->weight, bias, y));
+        must(backend->ops->linear_forward(backend, &(dr_linear){.rows = rows, .in = p->in, .out = p->out}, x, p->weight, bias, y));
     else
         must(backend->ops->grouped_linear_forward(backend, &(dr_grouped_linear){rows, p->groups, p->in, p->out}, x, p->weight,
                                                   y));
@@ -201,7 +201,7 @@ static void test_the_other_way_agrees_and_weights_have_no_gradient(void **state)
     (void)state;
     for (int trial = 0; trial < 60; trial++) {
         const int type = trial % TYPES;
-        const dr_linear linear = {number_between(1, 9), drawn(400), drawn(60)};
+        const dr_linear linear = {.rows = number_between(1, 9), .in = drawn(400), .out = drawn(60)};
         const problem p = make_problem(type, linear.rows, linear.in, linear.out, 1, false);
         const bool accumulate = trial % 3 == 0;
         double *d_y = floats_of(linear.rows * linear.out, 1), *d_x = floats_of(linear.rows * linear.in, 1);

@@ -36,6 +36,13 @@ static void test_linear(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++)
         check_linear((dr_linear){.rows = size_drawn(300), .in = size_drawn(300), .out = size_drawn(300)});
+    for (int draw = 0; draw < DRAWS; draw++) { /* panels, some members of which are narrow */
+        int64_t columns[4];
+        dr_linear linear = {.rows = size_drawn(200), .in = size_drawn(300), .members = 2 + draw % 3, .columns = columns};
+        for (int i = 0; i < linear.members; i++)
+            linear.out += columns[i] = number_flip() ? size_drawn(300) : number_between(1, 9);
+        check_linear(linear);
+    }
     check_linear((dr_linear){.rows = 0, .in = 5, .out = 3});
     check_linear((dr_linear){.rows = 2, .in = 700, .out = 600});  /* more steps than one block, columns than one block */
     check_linear((dr_linear){.rows = 150, .in = 70, .out = 300}); /* blocks of columns and of steps */
@@ -159,6 +166,12 @@ static dr_status rms_norm_backward(const call *c, dr_backend *b, void *const at[
                                      at[6]);
 }
 
+/* d_gate over the gate */
+static dr_status rms_norm_backward_over(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->rms_norm_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], *(const bool *)c->extra, at[5],
+                                     at[2]);
+}
+
 /* Two numbers or more: the norm of one is its sign, whose gradient is nothing but eps. */
 static void test_rms_norm(void **state) {
     (void)state;
@@ -166,9 +179,15 @@ static void test_rms_norm(void **state) {
         dr_rms_norm norm = {.rows = size_drawn(150), .dim = 1 + size_drawn(200), .eps = 1e-5, .gate = draw % 3};
         norm.gate_first = norm.gate != DR_ACTIVATION_NONE && number_flip();
         bool accumulate = number_flip();
+        int64_t gates = norm.rows * norm.dim;
+        if (norm.gate != DR_ACTIVATION_NONE && number_flip()) { /* columns of a panel */
+            norm.gate_vectors = number_between(1, 4);
+            norm.gate_row = norm.gate_vectors * norm.dim + number_between(0, 20);
+            gates = (norm.rows = norm.rows / norm.gate_vectors * norm.gate_vectors) / norm.gate_vectors * norm.gate_row;
+        }
         int64_t count = norm.rows * norm.dim;
-        tensor gate = norm.gate == DR_ACTIVATION_NONE ? (tensor){"no gate", INPUT, 0, NULL} : input("gate", count);
-        tensor d_gate = norm.gate == DR_ACTIVATION_NONE ? gate : maybe(overwritten("d_gate", count));
+        tensor gate = norm.gate == DR_ACTIVATION_NONE ? (tensor){"no gate", INPUT, 0, NULL} : input("gate", gates);
+        tensor d_gate = norm.gate == DR_ACTIVATION_NONE ? gate : maybe(accumulated("d_gate", gates, norm.gate_row > 0));
         check(&(call){"rms_norm_forward",
                       &norm,
                       NULL,
@@ -182,6 +201,14 @@ static void test_rms_norm(void **state) {
                       {input("x", count), input("weight", norm.dim), gate, input("d_y", count),
                        maybe(accumulated("d_x", count, accumulate)), maybe(added("d_weight", norm.dim)), d_gate},
                       rms_norm_backward});
+        if (norm.gate == DR_ACTIVATION_NONE) continue;
+        check(&(call){"rms_norm_backward over the gate",
+                      &norm,
+                      &accumulate,
+                      tolerance_backward,
+                      {input("x", count), input("weight", norm.dim), added("gate", gates), input("d_y", count),
+                       maybe(accumulated("d_x", count, accumulate)), maybe(added("d_weight", norm.dim))},
+                      rms_norm_backward_over});
     }
 }
 
@@ -231,6 +258,11 @@ static dr_status conv_backward(const call *c, dr_backend *b, void *const at[]) {
     return b->ops->conv_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]);
 }
 
+/* d_x over x */
+static dr_status conv_backward_over(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->conv_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], at[0], at[5], at[6]);
+}
+
 static void test_conv(void **state) {
     (void)state;
     for (int draw = 0; draw < 4 * DRAWS; draw++, numbers_release()) {
@@ -240,30 +272,40 @@ static void test_conv(void **state) {
                         .channels = (draw % 7 == 1 ? 1000 : 0) + size_drawn(100),
                         .activation = draw % 3};
         conv.width = number_flip() ? 4 : number_between(1, 7);
+        if (number_flip()) conv.x_row = conv.channels + number_between(0, 40); /* columns of a panel */
         int64_t count = conv.layout.rows * conv.channels, taps = conv.channels * conv.width;
+        int64_t xs = conv.layout.rows * dr_conv_row(&conv);
         int64_t kept = conv.layout.sequences * (conv.width - 1) * conv.channels;
         check(&(call){"conv_forward",
                       &conv,
                       NULL,
                       tolerance_forward,
-                      {input("x", count), input("weight", taps), maybe(input("bias", conv.channels)),
+                      {input("x", xs), input("weight", taps), maybe(input("bias", conv.channels)),
                        maybe(input("initial", kept)), overwritten("y", count), maybe(overwritten("final", kept))},
                       conv_forward});
         check(&(call){"conv_forward in place",
                       &conv,
                       NULL,
                       tolerance_forward,
-                      {input("x", count), input("weight", taps), maybe(input("bias", conv.channels)), added("state", kept),
+                      {input("x", xs), input("weight", taps), maybe(input("bias", conv.channels)), added("state", kept),
                        overwritten("y", count)},
                       conv_step});
         check(&(call){"conv_backward",
                       &conv,
                       NULL,
                       tolerance_backward,
-                      {input("x", count), input("weight", taps), maybe(input("bias", conv.channels)),
-                       maybe(input("initial", kept)), input("d_y", count), maybe(overwritten("d_x", count)),
+                      {input("x", xs), input("weight", taps), maybe(input("bias", conv.channels)),
+                       maybe(input("initial", kept)), input("d_y", count), maybe(accumulated("d_x", xs, conv.x_row > 0)),
                        maybe(added("d_weight", taps)), maybe(added("d_bias", conv.channels))},
                       conv_backward});
+        check(
+            &(call){"conv_backward over x",
+                    &conv,
+                    NULL,
+                    tolerance_backward,
+                    {added("x", xs), input("weight", taps), maybe(input("bias", conv.channels)), maybe(input("initial", kept)),
+                     input("d_y", count), maybe(added("d_weight", taps)), maybe(added("d_bias", conv.channels))},
+                    conv_backward_over});
     }
 }
 
@@ -278,6 +320,11 @@ static dr_status gate_backward(const call *c, dr_backend *b, void *const at[]) {
     return b->ops->gate_backward(b, c->descriptor, at[0], at[1], at[2], at[3], d_x, *(const bool *)c->extra, at[5], at[6]);
 }
 
+/* d_x over x */
+static dr_status gate_backward_over(const call *c, dr_backend *b, void *const at[]) {
+    return b->ops->gate_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[0], false, at[4], at[5]);
+}
+
 static void test_gate(void **state) {
     (void)state;
     for (int draw = 0; draw < 8 * DRAWS; draw++, numbers_release()) {
@@ -290,6 +337,8 @@ static void test_gate(void **state) {
         bool accumulate = number_flip(), in_place = !accumulate && number_flip();
         bool rated = gate.kind == DR_GATE_LOG_DECAY || gate.kind == DR_GATE_KDA_BOUNDED || gate.kind == DR_GATE_EDA_BOUNDED;
         int64_t channels = gate.heads * gate.dim, count = gate.rows * channels;
+        if (number_flip()) gate.x_row = channels + number_between(0, 20), in_place = false; /* columns of a panel */
+        int64_t xs = gate.rows * dr_gate_row(&gate);
         int64_t rates = gate.a_log_per_channel ? channels : gate.heads;
         tensor none = {"none", INPUT, 0, NULL}, a_log = rated ? input("a_log", rates) : none;
         if (gate.kind == DR_GATE_KDA_BOUNDED) a_log = maybe(a_log);
@@ -298,17 +347,24 @@ static void test_gate(void **state) {
                       &gate,
                       NULL,
                       tolerance_forward,
-                      {input("x", count), a_log, bias, overwritten("y", count)},
+                      {input("x", xs), a_log, bias, overwritten("y", count)},
                       gate_forward});
         check(&(call){"gate_backward",
                       &gate,
                       &accumulate,
                       tolerance_backward,
-                      {input("x", count), a_log, bias, in_place ? added("d_y", count) : input("d_y", count),
-                       in_place ? none : accumulated("d_x", count, accumulate),
+                      {input("x", xs), a_log, bias, in_place ? added("d_y", count) : input("d_y", count),
+                       in_place ? none : accumulated("d_x", xs, accumulate || gate.x_row > 0),
                        a_log.values ? maybe(added("d_a_log", rates)) : none,
                        bias.values ? maybe(added("d_bias", channels)) : none},
                       gate_backward});
+        check(&(call){"gate_backward over x",
+                      &gate,
+                      NULL,
+                      tolerance_backward,
+                      {added("x", xs), a_log, bias, input("d_y", count), a_log.values ? maybe(added("d_a_log", rates)) : none,
+                       bias.values ? maybe(added("d_bias", channels)) : none},
+                      gate_backward_over});
     }
 }
 

@@ -20,7 +20,7 @@ static void test_linear_rows_alone(void **state) {
             for (int64_t i = 0; i < 2 * ROWS * in; i++) xs[i] = (float)x[i % (ROWS * in)];
             for (int64_t i = 0; i < out * in; i++) w[i] = (float)weight[i];
             for (int64_t i = 0; i < out; i++) add[i] = (float)bias[i];
-            dr_linear all = {ROWS, in, out}, one = {1, in, out};
+            dr_linear all = {.rows = ROWS, .in = in, .out = out}, one = {.rows = 1, .in = in, .out = out};
             assert_int_equal(b->ops->linear_forward(b, &all, xs, w, add, y), DR_OK);
             assert_int_equal(b->ops->linear_forward(b, &all, xs + shift * in, w, add, turned), DR_OK);
             assert_int_equal(b->ops->linear_backward(b, &all, xs, w, y, d_x, false, NULL, NULL), DR_OK);

@@ -147,9 +147,10 @@ static void test_conv_split_and_packed(void **state) {
                    *moving = numbers_copied(initial, (width - 1) * CHANNELS);
             double *whole = numbers_filled(ROWS * CHANNELS, NAN), *parts = numbers_filled(ROWS * CHANNELS, NAN);
             double *final = numbers_filled((width - 1) * CHANNELS, NAN);
-            dr_conv conv = {{1, ROWS, NULL}, CHANNELS, width, DR_ACTIVATION_SILU};
-            dr_conv first = {{1, cut, NULL}, CHANNELS, width, DR_ACTIVATION_SILU};
-            dr_conv second = {{1, ROWS - cut, NULL}, CHANNELS, width, DR_ACTIVATION_SILU};
+            dr_conv conv = {.layout = {1, ROWS, NULL}, .channels = CHANNELS, .width = width, .activation = DR_ACTIVATION_SILU};
+            dr_conv first = {.layout = {1, cut, NULL}, .channels = CHANNELS, .width = width, .activation = DR_ACTIVATION_SILU};
+            dr_conv second = {
+                .layout = {1, ROWS - cut, NULL}, .channels = CHANNELS, .width = width, .activation = DR_ACTIVATION_SILU};
             ops->conv_forward(backend, &conv, x, weight, NULL, initial, whole, final);
             ops->conv_forward(backend, &first, x, weight, NULL, moving, parts, moving);
             ops->conv_forward(backend, &second, x + cut * CHANNELS, weight, NULL, moving, parts + cut * CHANNELS, moving);
@@ -157,7 +158,8 @@ static void test_conv_split_and_packed(void **state) {
             assert_same_bits(moving, final, (width - 1) * CHANNELS);
 
             int64_t begins[] = {0, cut, cut, ROWS};
-            dr_conv packed = {{3, ROWS, begins}, CHANNELS, width, DR_ACTIVATION_SILU};
+            dr_conv packed = {
+                .layout = {3, ROWS, begins}, .channels = CHANNELS, .width = width, .activation = DR_ACTIVATION_SILU};
             ops->conv_forward(backend, &packed, x, weight, NULL, NULL, whole, NULL);
             ops->conv_forward(backend, &first, x, weight, NULL, NULL, parts, NULL);
             ops->conv_forward(backend, &second, x + cut * CHANNELS, weight, NULL, NULL, parts + cut * CHANNELS, NULL);

@@ -26,7 +26,7 @@ OPERATION(grouped_back) {
 static void test_products(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        dr_linear l = {number_between(0, 9), number_between(1, 40), number_between(1, 40)};
+        dr_linear l = {.rows = number_between(0, 9), .in = number_between(1, 40), .out = number_between(1, 40)};
         dr_grouped_linear g = {number_between(0, 9), number_between(1, 4), number_between(1, 20), number_between(1, 20)};
         int64_t x = l.rows * l.in, w = l.in * l.out, y = l.rows * l.out, gx = g.rows * g.groups * g.in,
                 gw = g.groups * g.in * g.out, gy = g.rows * g.groups * g.out;
@@ -77,7 +77,10 @@ static void test_norms_and_convolution(void **state) {
                          .gate = (dr_activation)(1 + draw % 2),
                          .gate_first = draw % 3 == 0};
         dr_l2_norm l = {n.rows, n.dim, 1e-6};
-        dr_conv c = {layout_drawn(9), number_between(1, 20), number_between(1, 4), DR_ACTIVATION_SILU};
+        dr_conv c = {.layout = layout_drawn(9),
+                     .channels = number_between(1, 20),
+                     .width = number_between(1, 4),
+                     .activation = DR_ACTIVATION_SILU};
         int64_t x = n.rows * n.dim, y = c.layout.rows * c.channels, w = c.channels * c.width,
                 kept = c.layout.sequences * (c.width - 1) * c.channels;
         check(&(call){

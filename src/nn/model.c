@@ -224,13 +224,14 @@ dr_status dr_model_build_described(dr_backend *backend, dr_description *descript
     return finish(build(model), model, result);
 }
 
-/* Whoever allocates fills in each parameter; the elements between them are zero. */
+/* Whoever allocates fills in each parameter; the elements between them are zero. What joins another has none behind it, and is
+ * filled in all the same. */
 static void zero_gaps(const dr_model *model) {
     const dr_operations *ops = model->backend->ops;
     for (int64_t i = 0; i < model->listed; i++) {
         const dr_parameter *parameter = &model->parameters[i];
         if (parameter->offset < 0) continue;
-        const int64_t end = parameter->offset + parameter->count, gap = dr_parameter_room(parameter->count) - parameter->count;
+        const int64_t end = parameter->offset + parameter->count, gap = dr_parameter_room(end) - end;
         if (gap > 0)
             ops->zero(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, end),
                       dr_kind_bytes(model->backend, DR_NUMBER, gap));

@@ -204,13 +204,32 @@ static json_t *node_of(const dr_recurrent *mixer, const dr_node *node, const dr_
     return NULL;
 }
 
+/* The projections that are columns of a panel, one by one. */
+static int append_members(json_t *nodes, const dr_recurrent *mixer, const dr_node *panel, const dr_layer_parameters *list) {
+    dr_node member = *panel;
+    int failed = 0;
+    member.members = 0;
+    for (int i = 0; i < mixer->values; i++) {
+        if (mixer->value[i].panel != panel->to) continue;
+        member.to = i;
+        failed |= json_array_append_new(nodes, node_of(mixer, &member, list));
+        member.weight = list->at[member.weight].next;
+    }
+    return failed;
+}
+
+static int append_node(json_t *nodes, const dr_recurrent *mixer, const dr_node *node, const dr_layer_parameters *list) {
+    if (node->members > 0) return append_members(nodes, mixer, node, list);
+    return json_array_append_new(nodes, node_of(mixer, node, list));
+}
+
 static json_t *recurrent_of(dr_backend *backend, const dr_recurrent *mixer, const dr_layer_parameters *list) {
     json_t *inputs = json_object(), *values = json_array(), *nodes = json_array();
     int failed = 0;
     for (int i = 0; i < DR_INPUTS; i++)
         if (mixer->input[i] != DR_NO_VALUE) failed |= set_integer(inputs, dr_input_name((dr_input)i), mixer->input[i]);
     for (int i = 0; i < mixer->values; i++) failed |= json_array_append_new(values, value_of(backend, &mixer->value[i], list));
-    for (int i = 0; i < mixer->nodes; i++) failed |= json_array_append_new(nodes, node_of(mixer, &mixer->node[i], list));
+    for (int i = 0; i < mixer->nodes; i++) failed |= append_node(nodes, mixer, &mixer->node[i], list);
     json_t *object =
         json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:i}", "kind", "recurrent", "rule",
                   dr_rule_to_json(&mixer->rule, NULL), "heads", (json_int_t)mixer->heads, "value_heads",

@@ -55,6 +55,23 @@ dr_status dr_add_vector(dr_layer_parameters *list, const char *prefix, const cha
     return add(list, prefix, name, parameter, index);
 }
 
+void dr_join_parameters(dr_layer_parameters *list, const int *indices, int count) {
+    for (int i = 0; i + 1 < count; i++) {
+        list->at[indices[i]].next = indices[i + 1];
+        list->at[indices[i + 1]].follows = true;
+    }
+    int64_t end = 0;
+    for (int i = 0; i < list->count; i++) {
+        if (list->at[i].follows) continue;
+        for (int j = i; j != DR_NO_PARAMETER; j = list->at[j].next) {
+            list->at[j].offset = end;
+            end += list->at[j].count;
+        }
+        end = dr_parameter_room(end);
+    }
+    list->elements = end;
+}
+
 void dr_layer_parameters_release(dr_layer_parameters *list) {
     dr_release(list->at);
     *list = (dr_layer_parameters){0};

@@ -33,9 +33,11 @@ typedef struct {
     int64_t shape[3];      /* sizes past the rank are 0 */
     int64_t count, offset; /* elements; from the layer's start in the block, or -1: it has no numbers (dr_weights_apart) */
     size_t weight_at;      /* of one without numbers: bytes from the layer's start in the block of weights */
+    int next;              /* index of the parameter right behind this one, with no gap; or DR_NO_PARAMETER: any may be */
+    bool follows;          /* it is the next one of another */
 } dr_layer_parameter;
 
-/* Those of one layer, in the order in which the block holds them. */
+/* Those of one layer, in the order in which they are listed; the block holds them in that order too, but for what is joined. */
 typedef struct {
     dr_layer_parameter *at; /* [count] */
     int count;
@@ -53,6 +55,9 @@ dr_status dr_add_numbers(dr_layer_parameters *list, const char *prefix, const ch
                          int64_t columns, int64_t depth, int *index);
 dr_status dr_add_vector(dr_layer_parameters *list, const char *prefix, const char *name, dr_initial initial, int64_t rows,
                         int64_t columns, int *index);
+/* Places parameters one right behind the other, the first where it was, so that matrices with as many columns are one matrix of
+ * all their rows. Each was added to the list and is joined once. */
+void dr_join_parameters(dr_layer_parameters *list, const int *indices, int count);
 void dr_layer_parameters_release(dr_layer_parameters *list);
 
 /* count elements and the gap behind them. */

@@ -354,7 +354,7 @@ dr_status dr_session_head(dr_session *session, const void *rows, int64_t begin, 
     const dr_model *model = session->model;
     const dr_module_call trunk = dr_model_trunk(model, NULL);
     const int64_t hidden = model->description.hidden;
-    const dr_linear linear = {count, hidden, model->description.vocabulary};
+    const dr_linear linear = {.rows = count, .in = hidden, .out = model->description.vocabulary};
     DR_TRY(dr_norm_forward(&model->final_norm, &trunk, count, (const char *)rows + bytes_of(session, begin, hidden),
                            session->normed));
     DR_TRY(session->backend->ops->linear_forward(session->backend, &linear, session->normed,
@@ -369,7 +369,7 @@ dr_status dr_session_head_back(dr_session *session, const void *rows, void *d_ro
     const dr_module_call trunk = dr_model_trunk(model, gradients);
     const int64_t hidden = model->description.hidden;
     const size_t skipped = bytes_of(session, begin, hidden);
-    const dr_linear linear = {count, hidden, model->description.vocabulary};
+    const dr_linear linear = {.rows = count, .in = hidden, .out = model->description.vocabulary};
     DR_TRY(dr_module_scale(session->backend, model->description.logits_scale, count * model->description.vocabulary,
                            session->logits, session->logits));
     DR_TRY(session->backend->ops->linear_backward(session->backend, &linear, session->normed,

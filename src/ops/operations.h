@@ -21,8 +21,13 @@
 #include "ops/plan.h"
 #include "ops/rotary.h"
 
+/* Several layers of one x whose weights lie one behind the other are one, [out, in], and y is a *panel*: rows of all their
+ * columns. members: how many; columns: of each, out in all. No columns change their bits by standing in a panel. 0: one layer.
+ * Operations that take a panel's columns have the distance of its rows in their descriptor, 0 where rows are dense. */
 typedef struct {
     int64_t rows, in, out;
+    int members;
+    const int64_t *columns; /* [members] */
 } dr_linear;
 
 /* y[r, g, :] = weight[g] x[r, g, :], one matrix a group (head) */
@@ -42,6 +47,9 @@ typedef struct {
     bool gate_first;
     int64_t groups; /* 0 is 1 */
     double weight_offset;
+    /* Elements from a row of a panel to the next, of which the gate is `gate_vectors` vectors, and whose gradient is likewise;
+     * 0: the gate is dense. Not with groups. */
+    int64_t gate_row, gate_vectors;
 } dr_rms_norm;
 
 /* y = (x - mean x) / sqrt(mean (x - mean x)^2 + eps) weight + bias, x [rows, groups, dim], weight and bias [groups, dim]: of a
@@ -65,6 +73,7 @@ typedef struct {
     dr_layout layout;
     int64_t channels, width;
     dr_activation activation;
+    int64_t x_row; /* elements from a row of x, and of its gradient, to the next; 0: channels */
 } dr_conv;
 
 /* Maps of a projection x [rows, heads, dim] to what a rule reads. A_log is [heads], or [heads, dim] if a_log_per_channel;
@@ -85,7 +94,20 @@ typedef struct {
     double multiplier, shift, lower_bound, upper_bound;
     bool a_log_per_channel;
     dr_kind from, to; /* of x and y: a projection is a vector and a parameter a number; y is of the kind of what reads it */
+    int64_t x_row;    /* elements from a row of x, and of its gradient, to the next; 0: heads dim */
 } dr_gate;
+
+static inline int64_t dr_conv_row(const dr_conv *conv) {
+    return conv->x_row > 0 ? conv->x_row : conv->channels;
+}
+static inline int64_t dr_gate_row(const dr_gate *gate) {
+    return gate->x_row > 0 ? gate->x_row : gate->heads * gate->dim;
+}
+/* Where the gate of a vector begins. */
+static inline int64_t dr_rms_norm_gate_at(const dr_rms_norm *norm, int64_t vector) {
+    if (norm->gate_row == 0) return vector * norm->dim;
+    return vector / norm->gate_vectors * norm->gate_row + vector % norm->gate_vectors * norm->dim;
+}
 
 /* y_m[t] = x[t] + (x[t - 1] - x[t]) factor_m for each of `mixes` vectors of factors; x before a sequence from its state */
 typedef struct {
@@ -149,6 +171,7 @@ typedef struct dr_operations {
     bool pools;      /* whether decoding takes slots */
     bool prefill;    /* whether a forward does */
     bool forms;      /* whether plans may have others than the default ones */
+    bool panels;     /* whether operations take columns of panels; else every distance of rows and every `members` is 0 */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);
@@ -197,7 +220,8 @@ typedef struct dr_operations {
     dr_status (*embedding_backward)(dr_backend *, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
                                     void *d_table);
 
-    /* x, gate, y [rows, dim]; gate NULL where the descriptor has none. accumulate: d_x is added to. weight is a number. */
+    /* x, gate, y [rows, dim]; gate NULL where the descriptor has none. accumulate: d_x is added to. d_gate may be gate. weight
+     * is a number. */
     dr_status (*rms_norm_forward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
                                   void *y);
     dr_status (*rms_norm_backward)(dr_backend *, const dr_rms_norm *, const void *x, const void *weight, const void *gate,
@@ -219,14 +243,14 @@ typedef struct dr_operations {
 
     /* x, y [rows, channels], weight [channels, width], bias [channels] or NULL; state [sequences, width - 1, channels], the
      * last inputs, oldest first: initial NULL is zero, final NULL is not wanted; final may be initial. The backward takes x and
-     * the initial state and gives no gradient to the state. weight, bias and state are numbers. */
+     * the initial state and gives no gradient to the state; d_x may be x. weight, bias and state are numbers. */
     dr_status (*conv_forward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final);
     dr_status (*conv_backward)(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias);
 
-    /* x, y [rows, heads, dim] of the descriptor's kinds; where they are of one type, y may be x and d_x may be d_y. accumulate:
-     * d_x is added to. d_a_log, d_bias are added to. a_log and bias are numbers. */
+    /* x, y [rows, heads, dim] of the descriptor's kinds; where they are of one type, y may be x and d_x may be d_y; d_x may be
+     * x, which is then not added to. accumulate: d_x is added to. d_a_log, d_bias are added to. a_log and bias are numbers. */
     dr_status (*gate_forward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias, void *y);
     dr_status (*gate_backward)(dr_backend *, const dr_gate *, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias);

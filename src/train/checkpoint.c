@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "nn/model_files.h"
+#include "nn/parameters.h"
 #include "ops/kind.h"
 
 #include <inttypes.h>
@@ -40,12 +41,34 @@ static position_text to_text(const dr_run_position *position, int64_t updates) {
     return text;
 }
 
+/* Means in the file stand in the order in which the model lists its parameters, each at a multiple of DR_OFFSET_UNIT elements
+ * with zeros behind it, wherever the block in memory has them. */
+static int64_t stored_count(const dr_model *model) {
+    const dr_parameter *parameters;
+    const int64_t count = dr_model_parameters(model, &parameters);
+    int64_t elements = 0;
+    for (int64_t i = 0; i < count; i++) elements += dr_parameter_room(parameters[i].count);
+    return elements;
+}
+
 static dr_status read_moment(void *context, int64_t index, int64_t first, int64_t count, void *to) {
     const dr_optimizer *optimizer = context;
     dr_backend *backend = dr_model_backend(optimizer->model);
+    const dr_dtype dtype = dr_backend_dtype(backend);
     const char *moment = index == 0 ? optimizer->mean : optimizer->square;
-    return dr_backend_download(backend, to, dr_backend_dtype(backend), moment + dr_kind_bytes(backend, DR_NUMBER, first),
-                               count);
+    const dr_parameter *parameters;
+    const int64_t listed = dr_model_parameters(optimizer->model, &parameters);
+    int64_t begin = 0; /* of a parameter in the file */
+    memset(to, 0, (size_t)count * dr_dtype_size(dtype));
+    for (int64_t i = 0; i < listed && begin < first + count; begin += dr_parameter_room(parameters[i++].count)) {
+        const int64_t end = begin + parameters[i].count, from = begin > first ? begin : first,
+                      until = end < first + count ? end : first + count;
+        if (from >= until) continue;
+        DR_TRY(dr_backend_download(backend, (char *)to + (size_t)(from - first) * dr_dtype_size(dtype), dtype,
+                                   moment + dr_kind_bytes(backend, DR_NUMBER, parameters[i].offset + from - begin),
+                                   until - from));
+    }
+    return DR_OK;
 }
 
 static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer, const dr_run_position *position) {
@@ -56,8 +79,8 @@ static dr_status write_optimizer(const char *file, const dr_optimizer *optimizer
         text.updates,  "seconds",        text.seconds, "held_out",   text.held_out,    "accuracy",          text.accuracy,
         "fingerprint", text.fingerprint, NULL};
     const char *const names[] = {"mean", "square"};
-    const dr_tensor tensors[] = {{.dtype = dtype, .rank = 1, .shape = {optimizer->count}},
-                                 {.dtype = dtype, .rank = 1, .shape = {optimizer->count}}};
+    const int64_t count = stored_count(optimizer->model);
+    const dr_tensor tensors[] = {{.dtype = dtype, .rank = 1, .shape = {count}}, {.dtype = dtype, .rank = 1, .shape = {count}}};
     return dr_safetensors_write_from(file, 2, names, tensors, metadata, read_moment, (void *)optimizer);
 }
 
@@ -137,18 +160,27 @@ static dr_status read_position(const dr_safetensors *file, dr_run_position *posi
 static dr_status read_means(const dr_safetensors *file, const char *name, const dr_optimizer *optimizer, void *means) {
     dr_backend *backend = dr_model_backend(optimizer->model);
     dr_dtype dtype = dr_backend_dtype(backend);
+    const int64_t count = stored_count(optimizer->model);
     dr_tensor tensor;
     if (!dr_safetensors_find(file, name, &tensor))
         return dr_fail(DR_ERROR_FORMAT, "%s has no tensor \"%s\"", OPTIMIZER_FILE, name);
-    if (tensor.rank != 1 || tensor.shape[0] != optimizer->count)
+    if (tensor.rank != 1 || tensor.shape[0] != count)
         return dr_fail(DR_ERROR_FORMAT, "\"%s\" in %s is not [%lld], as the model's parameters are", name, OPTIMIZER_FILE,
-                       (long long)optimizer->count);
+                       (long long)count);
     if (tensor.dtype != dtype)
         return dr_fail(DR_ERROR_ARGUMENT,
                        "the run was trained in %s, but the backend %s computes in %s: resume it on the backend that "
                        "began it",
                        dr_dtype_name(tensor.dtype), dr_backend_name(backend), dr_dtype_name(dtype));
-    return dr_backend_upload(backend, means, tensor.data, dtype, optimizer->count);
+    const dr_parameter *parameters;
+    const int64_t listed = dr_model_parameters(optimizer->model, &parameters);
+    const char *from = tensor.data;
+    for (int64_t i = 0; i < listed; i++) {
+        DR_TRY(dr_backend_upload(backend, (char *)means + dr_kind_bytes(backend, DR_NUMBER, parameters[i].offset), from, dtype,
+                                 parameters[i].count));
+        from += (size_t)dr_parameter_room(parameters[i].count) * dr_dtype_size(dtype);
+    }
+    return DR_OK;
 }
 
 dr_status dr_checkpoint_read(const char *folder, dr_optimizer *optimizer, dr_run_position *position) {

@@ -46,6 +46,7 @@ static const dr_operations operations = {
     .pools = true,
     .prefill = true,
     .forms = true,
+    .panels = true,
     .allocate = dr_cpu_allocate,
     .free = dr_host_free,
     .zero = dr_host_zero,

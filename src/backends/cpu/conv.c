@@ -36,7 +36,9 @@ static void keep_inputs(const dr_conv *conv, int64_t i, const float *x, const fl
     int64_t length = dr_layout_begin(&conv->layout, i + 1) - begin;
     for (int64_t j = 0; j < kept; j++) {
         int64_t t = length - kept + j;
-        const float *from = t >= 0 ? x + (begin + t) * channels : initial ? initial + (i * kept + t + kept) * channels : NULL;
+        const float *from = t >= 0    ? x + (begin + t) * dr_conv_row(conv)
+                            : initial ? initial + (i * kept + t + kept) * channels
+                                      : NULL;
         float *to = final + (i * kept + j) * channels;
         for (int64_t c = 0; c < channels; c++) to[c] = from ? from[c] : 0.0f;
     }
@@ -47,7 +49,7 @@ static dr_cpu_conv part_of(const dr_conv *conv, int64_t i, int64_t row, int64_t 
                            const float *bias, const float *initial) {
     int64_t begin = dr_layout_begin(&conv->layout, i), length = dr_layout_begin(&conv->layout, i + 1) - begin;
     return (dr_cpu_conv){.conv = conv,
-                         .x = x + begin * conv->channels,
+                         .x = x + begin * dr_conv_row(conv),
                          .weight = weight,
                          .bias = bias,
                          .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
@@ -112,6 +114,16 @@ dr_status dr_cpu_conv_forward(dr_backend *backend, const dr_conv *conv, const vo
     return DR_OK;
 }
 
+/* The rows around the ends of parts, [DR_CPU_PARTS + 1, 2 (width - 1), channels], as they are before d_x is written over x. */
+static void copy_borders(const dr_conv *conv, const float *x, float *borders) {
+    const int64_t kept = conv->width - 1, rows = conv->layout.rows;
+    for (int p = 0; p <= DR_CPU_PARTS; p++) {
+        const int64_t border = dr_cpu_part(rows, p, DR_CPU_PARTS);
+        for (int64_t r = border - kept; r < border + kept; r++, borders += conv->channels)
+            if (r >= 0 && r < rows) memcpy(borders, x + r * dr_conv_row(conv), (size_t)conv->channels * sizeof *x);
+    }
+}
+
 dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
     DR_TRY(check_width(conv));
@@ -120,9 +132,12 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
     dr_cpu_scratch *scratch = NULL;
     const int team = dr_cpu_threads(backend, DR_CPU_PARTS, rows * channels);
     const int64_t spaces = team * (int64_t)DR_CPU_CONV_BACKWARD_SPACE, sums = DR_CPU_PARTS * (taps + channels);
-    DR_TRY(take_space(backend, 1, spaces + sums, &scratch));
+    const int64_t border = d_x == x ? (conv->width - 1) * channels : 0;
+    DR_TRY(take_space(backend, 1, spaces + sums + (DR_CPU_PARTS + 1) * 2 * border, &scratch));
     float *tap_sums = (float *)scratch->memory + spaces,
           *bias_sums = tap_sums + DR_CPU_PARTS * taps; /* [DR_CPU_PARTS, channels, width], [.., channels] */
+    float *borders = tap_sums + sums;
+    if (border > 0) copy_borders(conv, x, borders);
     memset(tap_sums, 0, (size_t)sums * sizeof *tap_sums);
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int p = 0; p < DR_CPU_PARTS; p++) {
@@ -130,10 +145,13 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
         if (row == end) continue;
         for (int64_t i = sequence_at(&conv->layout, row); row < end; i++) {
             dr_cpu_conv part = part_of(conv, i, row, end, x, weight, bias, initial);
-            int64_t begin = row - part.begin, at = begin * channels;
+            int64_t begin = row - part.begin;
             part.space = space_of_thread(scratch, DR_CPU_CONV_BACKWARD_SPACE);
-            kernels->conv_backward(&part, (const float *)d_y + at, d_x ? (float *)d_x + at : NULL,
-                                   d_weight ? tap_sums + p * taps : NULL, d_bias ? bias_sums + p * channels : NULL);
+            part.before = border > 0 ? borders + 2 * p * border : NULL;
+            part.behind = border > 0 ? borders + (2 * p + 3) * border : NULL;
+            kernels->conv_backward(&part, (const float *)d_y + begin * channels,
+                                   d_x ? (float *)d_x + begin * dr_conv_row(conv) : NULL, d_weight ? tap_sums + p * taps : NULL,
+                                   d_bias ? bias_sums + p * channels : NULL);
             row = begin + part.end;
         }
     }

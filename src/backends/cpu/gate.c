@@ -43,6 +43,50 @@ static int64_t part_begin(int64_t rows, int64_t join, int part) {
     return part == DR_CPU_PARTS ? rows : dr_cpu_part(rows / join, part, DR_CPU_PARTS) * join;
 }
 
+/* Rows of a panel, and joined rows as the kernel has them: copies from the one to the other, and back. */
+static void gather(const float *from, int64_t row, int64_t rows, int64_t columns, float *to) {
+    for (int64_t r = 0; r < rows; r++) memcpy(to + r * columns, from + r * row, (size_t)columns * sizeof *to);
+}
+static void scatter(const float *from, int64_t row, int64_t rows, int64_t columns, float *to) {
+    for (int64_t r = 0; r < rows; r++) memcpy(to + r * row, from + r * columns, (size_t)columns * sizeof *to);
+}
+
+/* The rows [begin, end) of a panel. Narrow rows are joined in a copy. */
+static void forward_panel(const dr_cpu_kernels *kernels, const dr_gate *gate, const dr_cpu_gate *joined, int64_t begin,
+                          int64_t end, const float *x, float *y) {
+    const int64_t columns = gate->heads * gate->dim, join = join_of(columns);
+    float copy[JOINED_COLUMNS];
+    for (int64_t r = begin; r < end; r += join) {
+        const int64_t rows = end - r < join ? end - r : join;
+        const float *from = x + r * gate->x_row;
+        dr_cpu_gate part = *joined;
+        part.columns = rows * columns;
+        if (join > 1) gather(from, gate->x_row, rows, columns, copy), from = copy;
+        kernels->gate_forward(&part, 1, from, y + r * columns);
+    }
+}
+
+static void backward_panel(const dr_cpu_kernels *kernels, const dr_gate *gate, const dr_cpu_gate *joined, int64_t begin,
+                           int64_t end, const float *x, const float *d_y, float *d_x, bool accumulate, float *d_rate,
+                           float *d_shift) {
+    const int64_t columns = gate->heads * gate->dim, join = join_of(columns);
+    float copy[JOINED_COLUMNS], d_copy[JOINED_COLUMNS];
+    for (int64_t r = begin; r < end; r += join) {
+        const int64_t rows = end - r < join ? end - r : join;
+        const float *from = x + r * gate->x_row;
+        float *d_from = d_x ? d_x + r * gate->x_row : NULL, *d_to = d_from;
+        dr_cpu_gate part = *joined;
+        part.columns = rows * columns;
+        if (join > 1) {
+            gather(from, gate->x_row, rows, columns, copy), from = copy;
+            if (d_from && accumulate) gather(d_from, gate->x_row, rows, columns, d_copy);
+            if (d_from) d_to = d_copy;
+        }
+        kernels->gate_backward(&part, 1, from, d_y + r * columns, d_to, accumulate, d_rate, d_shift);
+        if (d_to != d_from) scatter(d_copy, gate->x_row, rows, columns, d_from);
+    }
+}
+
 dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log, const void *bias,
                               void *y_) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
@@ -56,6 +100,10 @@ dr_status dr_cpu_gate_forward(dr_backend *backend, const dr_gate *gate, const vo
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
         int64_t whole = (end - begin) / join, left = begin + whole * join;
+        if (gate->x_row > 0) {
+            forward_panel(kernels, gate, &joined, begin, end, x, y);
+            continue;
+        }
         kernels->gate_forward(&joined, whole, x + begin * columns, y + begin * columns);
         if (left == end) continue;
         dr_cpu_gate rest = joined;
@@ -89,6 +137,10 @@ dr_status dr_cpu_gate_backward(dr_backend *backend, const dr_gate *gate, const v
         int64_t begin = part_begin(gate->rows, join, part), end = part_begin(gate->rows, join, part + 1);
         int64_t whole = (end - begin) / join, left = begin + whole * join;
         float *own = sums + 2 * part * pitch, *d_rate = d_a_log ? own : NULL, *d_shift = d_bias ? own + pitch : NULL;
+        if (gate->x_row > 0) {
+            backward_panel(kernels, gate, &joined, begin, end, x, d_y, d_x, accumulate, d_rate, d_shift);
+            continue;
+        }
         kernels->gate_backward(&joined, whole, x + begin * columns, d_y + begin * columns, d_x ? d_x + begin * columns : NULL,
                                accumulate, d_rate, d_shift);
         if (left == end) continue;

@@ -66,12 +66,14 @@ typedef struct {
 /* A part of a convolution: the tokens [begin, end) of one sequence of `length`, and the channels [first, last). */
 typedef struct {
     const dr_conv *conv;
-    const float *x;       /* [length, channels], the sequence's first token */
+    const float *x;       /* [length, channels], rows dr_conv_row apart; the sequence's first token */
     const float *weight;  /* [channels, width] */
     const float *bias;    /* [channels] or NULL */
     const float *initial; /* [width - 1, channels] of this sequence, or NULL */
     int64_t length, begin, end, first, last;
-    float *space; /* [DR_CPU_CONV_SPACE], backward [DR_CPU_CONV_BACKWARD_SPACE] */
+    /* Where d_x is written over x: copies of the width - 1 rows before and behind the part, which others write; else NULL */
+    const float *before, *behind; /* [width - 1, channels] */
+    float *space;                 /* [DR_CPU_CONV_SPACE], backward [DR_CPU_CONV_BACKWARD_SPACE] */
 } dr_cpu_conv;
 
 /* A block of attention's scores: rows of queries, `group` heads a token, by columns of keys. */
@@ -102,8 +104,8 @@ typedef struct {
     void (*l2_norm_forward)(const dr_l2_norm *norm, int64_t rows, const float *x, float *y);
     void (*l2_norm_backward)(const dr_l2_norm *norm, int64_t rows, const float *x, const float *d_y, float *d_x);
 
-    /* conv.c. y, d_y, d_x as x; d_weight, d_bias as weight, bias, added to. step: one token of each of the sequences [begin,
-     * end), x and initial being the first one's; final as initial, or NULL, and may be it. */
+    /* conv.c. d_x as x, y and d_y dense; d_weight, d_bias as weight, bias, added to. step: one token of each of the sequences
+     * [begin, end), x and initial being the first one's; final as initial, or NULL, and may be it. */
     void (*conv_forward)(const dr_cpu_conv *part, float *y);
     void (*conv_step)(const dr_cpu_conv *part, float *y, float *final);
     void (*conv_backward)(const dr_cpu_conv *part, const float *d_y, float *d_x, float *d_weight, float *d_bias);

@@ -53,6 +53,37 @@ static dr_status multiply(dr_backend *backend, const dr_cpu_product *p, int64_t 
     return DR_OK;
 }
 
+/* The product of a panel: each member's columns as a product of their own has them, whose last few the kernel sums otherwise.
+ * Blocks of columns end where a member's do; narrow members make small tasks, so threads take what is left. */
+static dr_status multiply_members(dr_backend *backend, const dr_cpu_product *p, const dr_linear *linear) {
+    const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
+    const double work = (double)p->m * (double)p->n * (double)p->k;
+    const int team = work < PRODUCT_GRAIN ? 1 : dr_cpu_team(backend->threads);
+    const int64_t height = team > 1 ? round_up(blocks_of(p->m, 2), ROW_STEP) : p->m;
+    const int64_t down = height > 0 ? blocks_of(p->m, height) : 0;
+    int64_t tasks = 0;
+    for (int i = 0; i < linear->members; i++) tasks += down * blocks_of(linear->columns[i], COLUMN_BLOCK);
+    dr_cpu_scratch *scratch;
+    DR_TRY(dr_cpu_scratch_take(backend, (size_t)team * DR_CPU_PRODUCT_SPACE * sizeof(float), &scratch));
+#pragma omp parallel for schedule(dynamic) num_threads(team)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t block = task / down, row = task % down * height, first = 0;
+        int member = 0;
+        for (; block >= blocks_of(linear->columns[member], COLUMN_BLOCK); first += linear->columns[member++])
+            block -= blocks_of(linear->columns[member], COLUMN_BLOCK);
+        dr_cpu_product part = *p;
+        part.space = (float *)scratch->memory + omp_get_thread_num() * DR_CPU_PRODUCT_SPACE;
+        part.n = linear->columns[member];
+        part.b += first * p->b_column;
+        part.c += first;
+        if (p->bias) part.bias += first;
+        const int64_t column = block * COLUMN_BLOCK, end = column + COLUMN_BLOCK;
+        kernels->product(&part, row, row + height < p->m ? row + height : p->m, column, end < part.n ? end : part.n);
+    }
+    dr_cpu_scratch_give(backend, scratch);
+    return DR_OK;
+}
+
 dr_status dr_cpu_linear_forward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                 const void *bias, void *y) {
     int64_t rows = linear->rows, in = linear->in, out = linear->out;
@@ -61,7 +92,7 @@ dr_status dr_cpu_linear_forward(dr_backend *backend, const dr_linear *linear, co
     p.c = y;
     p.c_row = out;
     p.bias = bias;
-    return multiply(backend, &p, 1, 0, 0, 0);
+    return linear->members > 1 ? multiply_members(backend, &p, linear) : multiply(backend, &p, 1, 0, 0, 0);
 }
 
 /* d_bias [out] += sums of the columns of d_y [rows, out]: threads share the columns out; in double, since rows are many */

@@ -5,6 +5,13 @@
 
 #include <string.h>
 
+/* The end of the vectors from `vector` on, at most `end`, whose gates lie one behind the other. */
+static int64_t dense_until(const dr_rms_norm *norm, int64_t vector, int64_t end) {
+    if (norm->gate_row == 0) return end;
+    const int64_t next = (vector / norm->gate_vectors + 1) * norm->gate_vectors;
+    return next < end ? next : end;
+}
+
 dr_status dr_cpu_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
                                   const void *gate, void *y) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
@@ -13,9 +20,12 @@ dr_status dr_cpu_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, 
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = dr_cpu_part(norm->rows / groups, part, DR_CPU_PARTS) * groups;
         int64_t end = dr_cpu_part(norm->rows / groups, part + 1, DR_CPU_PARTS) * groups;
-        int64_t at = begin * norm->dim;
-        kernels->rms_norm_forward(norm, end - begin, (const float *)x + at, weight, gate ? (const float *)gate + at : NULL,
-                                  (float *)y + at);
+        for (int64_t until; begin < end; begin = until) {
+            const int64_t at = begin * norm->dim;
+            until = dense_until(norm, begin, end);
+            kernels->rms_norm_forward(norm, until - begin, (const float *)x + at, weight,
+                                      gate ? (const float *)gate + dr_rms_norm_gate_at(norm, begin) : NULL, (float *)y + at);
+        }
     }
     return DR_OK;
 }
@@ -33,12 +43,15 @@ dr_status dr_cpu_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm,
     for (int part = 0; part < DR_CPU_PARTS; part++) {
         int64_t begin = dr_cpu_part(norm->rows / groups, part, DR_CPU_PARTS) * groups;
         int64_t end = dr_cpu_part(norm->rows / groups, part + 1, DR_CPU_PARTS) * groups;
-        int64_t at = begin * norm->dim;
         float *sum = sums ? sums + part * groups * norm->dim : NULL;
         if (sum) memset(sum, 0, bytes);
-        kernels->rms_norm_backward(norm, end - begin, (const float *)x + at, weight, gate ? (const float *)gate + at : NULL,
-                                   (const float *)d_y + at, d_x ? (float *)d_x + at : NULL, accumulate, sum,
-                                   d_gate ? (float *)d_gate + at : NULL);
+        for (int64_t until; begin < end; begin = until) {
+            const int64_t at = begin * norm->dim, by = dr_rms_norm_gate_at(norm, begin);
+            until = dense_until(norm, begin, end);
+            kernels->rms_norm_backward(norm, until - begin, (const float *)x + at, weight,
+                                       gate ? (const float *)gate + by : NULL, (const float *)d_y + at,
+                                       d_x ? (float *)d_x + at : NULL, accumulate, sum, d_gate ? (float *)d_gate + by : NULL);
+        }
     }
     if (d_weight) dr_cpu_add_parts(sums, groups * norm->dim, d_weight);
     dr_cpu_scratch_give(backend, scratch);

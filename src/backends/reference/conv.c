@@ -5,14 +5,18 @@
  * The state of a sequence holds x at t = -(W - 1) .. -1; what a call leaves behind is the same window at its end. */
 #include "backends/reference/activation.h"
 #include "backends/reference/reference.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <string.h>
 
 /* One sequence of a call. */
 typedef struct {
-    int64_t length, channels, width;
-    const double *x;       /* [length, channels] */
-    const double *initial; /* [width - 1, channels], or NULL: zero */
-    const double *weight;  /* [channels, width] */
-    const double *bias;    /* [channels], or NULL: zero */
+    int64_t length, channels, width, row; /* row: from one of x to the next */
+    const double *x;                      /* [length, channels], rows apart */
+    const double *initial;                /* [width - 1, channels], or NULL: zero */
+    const double *weight;                 /* [channels, width] */
+    const double *bias;                   /* [channels], or NULL: zero */
 } sequence;
 
 static sequence sequence_at(const dr_conv *conv, int64_t i, const double *x, const double *weight, const double *bias,
@@ -21,7 +25,8 @@ static sequence sequence_at(const dr_conv *conv, int64_t i, const double *x, con
     return (sequence){.length = end - begin,
                       .channels = conv->channels,
                       .width = conv->width,
-                      .x = x + begin * conv->channels,
+                      .row = dr_conv_row(conv),
+                      .x = x + begin * dr_conv_row(conv),
                       .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
                       .weight = weight,
                       .bias = bias};
@@ -29,7 +34,7 @@ static sequence sequence_at(const dr_conv *conv, int64_t i, const double *x, con
 
 /* x at token t >= -(W - 1) of the sequence, from the state where t < 0 */
 static double input(const sequence *s, int64_t t, int64_t c) {
-    if (t >= 0) return s->x[t * s->channels + c];
+    if (t >= 0) return s->x[t * s->row + c];
     return s->initial ? s->initial[(t + s->width - 1) * s->channels + c] : 0;
 }
 
@@ -57,18 +62,29 @@ dr_status dr_reference_conv_forward(dr_backend *backend, const dr_conv *conv, co
     return DR_OK;
 }
 
+/* The columns in front of x in its rows, which are not its own, are not read: the copy begins at x. */
+static dr_status copy_input(const dr_conv *conv, const double *x, void **copy) {
+    const int64_t rows = conv->layout.rows, row = dr_conv_row(conv);
+    DR_TRY(dr_allocate((size_t)(rows * row + 1) * sizeof *x, "a copy of what a convolution read", copy));
+    for (int64_t r = 0; r < rows; r++) memcpy((double *)*copy + r * row, x + r * row, (size_t)conv->channels * sizeof *x);
+    return DR_OK;
+}
+
 dr_status dr_reference_conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight,
                                      const void *bias, const void *initial, const void *d_y_, void *d_x_, void *d_weight_,
                                      void *d_bias_) {
     (void)backend;
     int64_t channels = conv->channels, width = conv->width;
     double *d_weight = d_weight_, *d_bias = d_bias_;
+    void *copy = NULL; /* of x, where d_x is written over it */
+    if (d_x_ == x) DR_TRY(copy_input(conv, x, &copy));
     for (int64_t i = 0; i < conv->layout.sequences; i++) {
-        sequence s = sequence_at(conv, i, x, weight, bias, initial);
+        sequence s = sequence_at(conv, i, copy ? copy : x, weight, bias, initial);
         int64_t begin = dr_layout_begin(&conv->layout, i);
         const double *d_y = (const double *)d_y_ + begin * channels;
-        double *d_x = d_x_ ? (double *)d_x_ + begin * channels : NULL;
-        for (int64_t at = 0; d_x && at < s.length * channels; at++) d_x[at] = 0;
+        double *d_x = d_x_ ? (double *)d_x_ + begin * s.row : NULL;
+        for (int64_t t = 0; d_x && t < s.length; t++)
+            for (int64_t c = 0; c < channels; c++) d_x[t * s.row + c] = 0;
         for (int64_t t = 0; t < s.length; t++)
             for (int64_t c = 0; c < channels; c++) {
                 double d_u = d_y[t * channels + c] * activation_derivative(conv->activation, convolved(&s, t, c));
@@ -76,9 +92,10 @@ dr_status dr_reference_conv_backward(dr_backend *backend, const dr_conv *conv, c
                 for (int64_t w = 0; w < width; w++) {
                     int64_t from = t - width + 1 + w;
                     if (d_weight) d_weight[c * width + w] += d_u * input(&s, from, c);
-                    if (d_x && from >= 0) d_x[from * channels + c] += d_u * s.weight[c * width + w];
+                    if (d_x && from >= 0) d_x[from * s.row + c] += d_u * s.weight[c * width + w];
                 }
             }
     }
+    dr_release(copy);
     return DR_OK;
 }

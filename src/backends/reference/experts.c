@@ -198,7 +198,7 @@ dr_status dr_reference_experts_gather_backward(dr_backend *backend, const dr_exp
 dr_status dr_reference_experts_linear_forward(dr_backend *backend, const dr_experts *of, int64_t in, int64_t out,
                                               const int32_t *begins, const void *x, const void *weight, void *y) {
     for (int64_t e = 0; e < of->experts; e++) {
-        const dr_linear linear = {begins[e + 1] - begins[e], in, out};
+        const dr_linear linear = {.rows = begins[e + 1] - begins[e], .in = in, .out = out};
         DR_TRY(dr_reference_linear_forward(backend, &linear, (const double *)x + begins[e] * in,
                                            (const double *)weight + e * out * in, NULL, (double *)y + begins[e] * out));
     }
@@ -209,7 +209,7 @@ dr_status dr_reference_experts_linear_backward(dr_backend *backend, const dr_exp
                                                const int32_t *begins, const void *x, const void *weight, const void *d_y,
                                                void *d_x, bool accumulate, void *d_weight) {
     for (int64_t e = 0; e < of->experts; e++) {
-        const dr_linear linear = {begins[e + 1] - begins[e], in, out};
+        const dr_linear linear = {.rows = begins[e + 1] - begins[e], .in = in, .out = out};
         DR_TRY(dr_reference_linear_backward(backend, &linear, (const double *)x + begins[e] * in,
                                             (const double *)weight + e * out * in, (const double *)d_y + begins[e] * out,
                                             d_x ? (double *)d_x + begins[e] * in : NULL, accumulate,

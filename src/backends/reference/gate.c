@@ -63,11 +63,11 @@ static gate_value evaluate_at(const dr_gate *gate, double x, int64_t channel, co
 dr_status dr_reference_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log,
                                     const void *bias, void *y_) {
     (void)backend;
-    int64_t channels = gate->heads * gate->dim;
+    int64_t channels = gate->heads * gate->dim, row = dr_gate_row(gate);
     const double *x = x_;
     double *y = y_;
     for (int64_t r = 0; r < gate->rows; r++)
-        for (int64_t c = 0; c < channels; c++) y[r * channels + c] = evaluate_at(gate, x[r * channels + c], c, a_log, bias).y;
+        for (int64_t c = 0; c < channels; c++) y[r * channels + c] = evaluate_at(gate, x[r * row + c], c, a_log, bias).y;
     return DR_OK;
 }
 
@@ -75,17 +75,17 @@ dr_status dr_reference_gate_backward(dr_backend *backend, const dr_gate *gate, c
                                      const void *bias, const void *d_y_, void *d_x_, bool accumulate, void *d_a_log_,
                                      void *d_bias_) {
     (void)backend;
-    int64_t channels = gate->heads * gate->dim;
+    int64_t channels = gate->heads * gate->dim, row = dr_gate_row(gate);
     const double *x = x_, *d_y = d_y_;
     double *d_x = d_x_, *d_a_log = d_a_log_, *d_bias = d_bias_;
     for (int64_t r = 0; r < gate->rows; r++)
         for (int64_t c = 0; c < channels; c++) {
-            int64_t at = r * channels + c;
-            gate_value value = evaluate_at(gate, x[at], c, a_log, bias);
+            int64_t at = r * channels + c, from = r * row + c;
+            gate_value value = evaluate_at(gate, x[from], c, a_log, bias);
             double d_u = d_y[at] * value.d_u;
             if (d_a_log) d_a_log[gate->a_log_per_channel ? c : c / gate->dim] += d_y[at] * value.d_a_log;
             if (d_bias) d_bias[c] += d_u;
-            if (d_x) d_x[at] = (accumulate ? d_x[at] : 0) + d_u;
+            if (d_x) d_x[from] = (accumulate ? d_x[from] : 0) + d_u;
         }
     return DR_OK;
 }

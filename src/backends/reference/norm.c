@@ -39,7 +39,8 @@ dr_status dr_reference_rms_norm_forward(dr_backend *backend, const dr_rms_norm *
     const double *weight = weight_;
     for (int64_t r = 0; r < norm->rows; r++) {
         const double *x = (const double *)x_ + r * norm->dim;
-        const double *gate = gate_ ? (const double *)gate_ + r * norm->dim : NULL, *w = weight + group_of(norm, r) * norm->dim;
+        const double *gate = gate_ ? (const double *)gate_ + dr_rms_norm_gate_at(norm, r) : NULL,
+                     *w = weight + group_of(norm, r) * norm->dim;
         double *y = (double *)y_ + r * norm->dim;
         double inverse = inverse_rms(norm, x, gate);
         for (int64_t i = 0; i < norm->dim; i++) {
@@ -75,11 +76,11 @@ dr_status dr_reference_rms_norm_backward(dr_backend *backend, const dr_rms_norm 
                                          void *d_gate) {
     (void)backend;
     for (int64_t r = 0; r < norm->rows; r++) {
-        int64_t at = r * norm->dim, group = group_of(norm, r) * norm->dim;
+        int64_t at = r * norm->dim, group = group_of(norm, r) * norm->dim, by = dr_rms_norm_gate_at(norm, r);
         rms_norm_row_backward(norm, (const double *)x + at, (const double *)weight + group,
-                              gate ? (const double *)gate + at : NULL, (const double *)d_y + at,
+                              gate ? (const double *)gate + by : NULL, (const double *)d_y + at,
                               d_x ? (double *)d_x + at : NULL, accumulate, d_weight ? (double *)d_weight + group : NULL,
-                              d_gate && gate ? (double *)d_gate + at : NULL);
+                              d_gate && gate ? (double *)d_gate + by : NULL);
     }
     return DR_OK;
 }

@@ -94,11 +94,21 @@ static dr_status embedding_backward(dr_backend *backend, int64_t rows, int64_t d
 
 /* ---- norms, convolution --------------------------------------------------------------------------------------------- */
 
+/* Elements of so many rows of a panel, and of its columns in the last: what lies between them is rounded too, to what it is. */
+static int64_t panel_count(int64_t rows, int64_t row, int64_t columns) {
+    return rows > 0 ? (rows - 1) * row + columns : 0;
+}
+
+static int64_t gate_count(const dr_rms_norm *norm) {
+    if (norm->gate_row == 0) return norm->rows * norm->dim;
+    return panel_count(norm->rows / norm->gate_vectors, norm->gate_row, norm->gate_vectors * norm->dim);
+}
+
 static dr_status rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
                                   const void *gate, void *y) {
     widened call = {.backend = backend};
     const int64_t count = norm->rows * norm->dim;
-    const double *from = widen(&call, x, count), *by = widen(&call, gate, count);
+    const double *from = widen(&call, x, count), *by = widen(&call, gate, gate_count(norm));
     double *to = result(&call, y, count);
     RUN(call, dr_reference_rms_norm_forward(backend, norm, from, weight, by, to));
     return finish(&call);
@@ -109,8 +119,8 @@ static dr_status rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm,
                                    void *d_gate) {
     widened call = {.backend = backend};
     const int64_t count = norm->rows * norm->dim;
-    const double *from = widen(&call, x, count), *by = widen(&call, gate, count), *d_to = widen(&call, d_y, count);
-    double *d_from = result(&call, d_x, count), *d_by = result(&call, d_gate, count);
+    const double *from = widen(&call, x, count), *by = widen(&call, gate, gate_count(norm)), *d_to = widen(&call, d_y, count);
+    double *d_from = result(&call, d_x, count), *d_by = result(&call, d_gate, gate_count(norm));
     RUN(call, dr_reference_rms_norm_backward(backend, norm, from, weight, by, d_to, d_from, accumulate, d_weight, d_by));
     return finish(&call);
 }
@@ -134,7 +144,7 @@ static dr_status l2_norm_backward(dr_backend *backend, const dr_l2_norm *norm, c
 static dr_status conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, conv->layout.rows * conv->channels);
+    const double *from = widen(&call, x, panel_count(conv->layout.rows, dr_conv_row(conv), conv->channels));
     double *to = result(&call, y, conv->layout.rows * conv->channels);
     RUN(call, dr_reference_conv_forward(backend, conv, from, weight, bias, initial, to, final));
     return finish(&call);
@@ -143,8 +153,8 @@ static dr_status conv_forward(dr_backend *backend, const dr_conv *conv, const vo
 static dr_status conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
     widened call = {.backend = backend};
-    const int64_t count = conv->layout.rows * conv->channels;
-    const double *from = widen(&call, x, count), *d_to = widen(&call, d_y, count);
+    const int64_t count = panel_count(conv->layout.rows, dr_conv_row(conv), conv->channels);
+    const double *from = widen(&call, x, count), *d_to = widen(&call, d_y, conv->layout.rows * conv->channels);
     double *d_from = result(&call, d_x, count);
     RUN(call, dr_reference_conv_backward(backend, conv, from, weight, bias, initial, d_to, d_from, d_weight, d_bias));
     return finish(&call);
@@ -155,8 +165,9 @@ static dr_status conv_backward(dr_backend *backend, const dr_conv *conv, const v
 static dr_status gate_forward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
                               void *y) {
     widened call = {.backend = backend};
-    const int64_t count = gate->rows * gate->heads * gate->dim;
-    const void *from = gate->from == DR_VECTOR ? widen(&call, x, count) : x;
+    const int64_t columns = gate->heads * gate->dim, count = gate->rows * columns;
+    const int64_t read = panel_count(gate->rows, dr_gate_row(gate), columns);
+    const void *from = gate->from == DR_VECTOR ? widen(&call, x, read) : x;
     void *to = gate->to == DR_VECTOR ? result(&call, y, count) : y;
     RUN(call, dr_reference_gate_forward(backend, gate, from, a_log, bias, to));
     return finish(&call);
@@ -165,19 +176,19 @@ static dr_status gate_forward(dr_backend *backend, const dr_gate *gate, const vo
 static dr_status gate_backward(dr_backend *backend, const dr_gate *gate, const void *x, const void *a_log, const void *bias,
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias) {
     widened call = {.backend = backend};
-    const int64_t count = gate->rows * gate->heads * gate->dim;
-    const void *from = gate->from == DR_VECTOR ? widen(&call, x, count) : x;
+    const int64_t columns = gate->heads * gate->dim, count = gate->rows * columns;
+    const int64_t read = panel_count(gate->rows, dr_gate_row(gate), columns);
+    const void *from = gate->from == DR_VECTOR ? widen(&call, x, read) : x;
     const void *d_to = gate->to == DR_VECTOR ? widen(&call, d_y, count) : d_y;
-    void *d_from = gate->from == DR_VECTOR ? result(&call, d_x, count) : d_x;
+    void *d_from = gate->from == DR_VECTOR ? result(&call, d_x, read) : d_x;
     RUN(call, dr_reference_gate_backward(backend, gate, from, a_log, bias, d_to, d_from, accumulate, d_a_log, d_bias));
     return finish(&call);
 }
 
-/* What lies between the rows of a panel is rounded too, to what it is. */
 static dr_status rotary(dr_backend *backend, const dr_rotary *turn, void *x, bool backward) {
     widened call = {.backend = backend};
     const int64_t rows = turn->layout.rows;
-    double *turned = result(&call, x, rows > 0 ? (rows - 1) * turn->row + turn->heads * turn->size : 0);
+    double *turned = result(&call, x, panel_count(rows, turn->row, turn->heads * turn->size));
     RUN(call, dr_reference_rotary(backend, turn, turned, backward));
     return finish(&call);
 }
@@ -374,6 +385,7 @@ const dr_operations dr_reference_stored_operations = {
     .name = "reference",
     .dtype = DR_F64,
     .forms = true,
+    .panels = true,
     .allocate = dr_reference_allocate,
     .free = dr_host_free,
     .zero = dr_host_zero,

@@ -203,7 +203,7 @@ static dr_status apply_gate(const dr_attend *attend, const dr_module_call *call,
 
 static dr_status make_gate(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory) {
     const dr_operations *ops = call->backend->ops;
-    const dr_linear linear = {call->layout.rows, attend->hidden, gate_columns(attend)};
+    const dr_linear linear = {.rows = call->layout.rows, .in = attend->hidden, .out = gate_columns(attend)};
     if (attend->gate == DR_GATED_NOT) return DR_OK;
     DR_TRY(ops->linear_forward(call->backend, &linear, x, dr_module_weight(call, attend->gate_weight),
                                dr_module_parameter(call, attend->gate_bias), memory->gate));
@@ -233,7 +233,7 @@ dr_status dr_attend_run(const dr_attention *attention, const dr_module_call *cal
 dr_status dr_attend_finish(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
                            const dr_attend_scratch *scratch, void *y) {
     const dr_attention *attention = &attend->attention;
-    const dr_linear linear = {call->layout.rows, attention->heads * attention->value_size, attend->hidden};
+    const dr_linear linear = {.rows = call->layout.rows, .in = attention->heads * attention->value_size, .out = attend->hidden};
     DR_TRY(make_gate(attend, call, x, memory));
     DR_TRY(apply_gate(attend, call, memory, scratch));
     return call->backend->ops->linear_forward(call->backend, &linear, attend->gate == DR_GATED_NOT ? memory->o : scratch->gated,
@@ -255,7 +255,7 @@ static dr_status gate_back(const dr_attend *attend, const dr_module_call *call, 
     const dr_operations *ops = call->backend->ops;
     const dr_attention *attention = &attend->attention;
     const int64_t rows = call->layout.rows;
-    const dr_linear linear = {rows, attend->hidden, gate_columns(attend)};
+    const dr_linear linear = {.rows = rows, .in = attend->hidden, .out = gate_columns(attend)};
     if (attend->gate == DR_GATED_BY_ELEMENT) {
         DR_TRY(ops->gated_backward(call->backend, DR_FUNCTION_SIGMOID, rows * attention->heads * attention->value_size,
                                    memory->o, memory->gate, scratch->d_gated, scratch->d_o, scratch->d_gate));
@@ -275,7 +275,7 @@ dr_status dr_attend_backward(const dr_attend *attend, const dr_module_call *call
                              const dr_attend_memory *memory, const dr_attend_scratch *scratch, void *d_x, bool *accumulate) {
     const dr_operations *ops = call->backend->ops;
     const dr_attention attention = attention_of(&attend->attention, call);
-    const dr_linear linear = {call->layout.rows, attention.heads * attention.value_size, attend->hidden};
+    const dr_linear linear = {.rows = call->layout.rows, .in = attention.heads * attention.value_size, .out = attend->hidden};
     const bool gated = attend->gate != DR_GATED_NOT;
     DR_TRY(apply_gate(attend, call, memory, scratch));
     DR_TRY(ops->linear_backward(call->backend, &linear, gated ? scratch->gated : memory->o,

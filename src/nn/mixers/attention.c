@@ -65,7 +65,7 @@ static void place_scratch(const dr_module_call *call, bool backward, dr_arena *a
 
 static dr_status project(const dr_module_call *call, const branch *b, const void *x, void *raw, void *y) {
     const int64_t rows = call->layout.rows;
-    const dr_linear linear = {rows, of(call)->module.hidden, columns(b)};
+    const dr_linear linear = {.rows = rows, .in = of(call)->module.hidden, .out = columns(b)};
     DR_TRY(call->backend->ops->linear_forward(call->backend, &linear, x, dr_module_weight(call, b->weight),
                                               dr_module_parameter(call, b->bias), normed(b) ? raw : y));
     return normed(b) ? dr_norm_forward(&b->norm, call, rows * columns(b) / b->norm.dim, raw, y) : DR_OK;
@@ -89,7 +89,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
 static dr_status project_back(const dr_module_call *call, const branch *b, const void *x, const void *raw, const void *d_y,
                               void *d_raw, void *d_x, bool accumulate) {
     const int64_t rows = call->layout.rows;
-    const dr_linear linear = {rows, of(call)->module.hidden, columns(b)};
+    const dr_linear linear = {.rows = rows, .in = of(call)->module.hidden, .out = columns(b)};
     if (normed(b)) DR_TRY(dr_norm_backward(&b->norm, call, rows * columns(b) / b->norm.dim, raw, d_y, d_raw, false));
     return call->backend->ops->linear_backward(call->backend, &linear, x, dr_module_weight(call, b->weight),
                                                normed(b) ? d_raw : d_y, d_x, accumulate, dr_module_gradient(call, b->weight),

@@ -51,7 +51,7 @@ static const latent_attention *of(const dr_module_call *call) {
 }
 
 static dr_linear linear_of(const dr_module_call *call, int64_t in, int64_t out) {
-    return (dr_linear){call->layout.rows, in, out};
+    return (dr_linear){.rows = call->layout.rows, .in = in, .out = out};
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */

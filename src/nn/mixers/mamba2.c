@@ -149,14 +149,17 @@ static dr_gate gate_of(const dr_module_call *call, dr_gate_kind kind) {
 }
 
 static dr_conv conv_of(const dr_module_call *call, int p) {
-    return (dr_conv){call->layout, of(call)->size[p], of(call)->of.conv_size, DR_ACTIVATION_SILU};
+    return (dr_conv){.layout = call->layout,
+                     .channels = of(call)->size[p],
+                     .width = of(call)->of.conv_size,
+                     .activation = DR_ACTIVATION_SILU};
 }
 
 static dr_status project(const dr_module_call *call, int p, const void *x, const mamba2_memory *made) {
     const mamba2 *mixer = of(call);
     const dr_operations *ops = call->backend->ops;
     const mamba2_state *state = call->state;
-    const dr_linear linear = {call->layout.rows, mixer->module.hidden, mixer->size[p]};
+    const dr_linear linear = {.rows = call->layout.rows, .in = mixer->module.hidden, .out = mixer->size[p]};
     DR_TRY(ops->linear_forward(call->backend, &linear, x, weight_of(call, p), behind(call, mixer->in_bias, mixer->row[p]),
                                made->raw[p]));
     DR_TRY(dr_module_scale(call->backend, mixer->of.factor[p], call->layout.rows * mixer->size[p], made->raw[p], made->raw[p]));
@@ -221,7 +224,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const mamba2_memory *made = call->memory;
     const mamba2_scratch *use = call->scratch;
     const dr_operations *ops = call->backend->ops;
-    const dr_linear out = {call->layout.rows, mixer->inner, mixer->module.hidden};
+    const dr_linear out = {.rows = call->layout.rows, .in = mixer->inner, .out = mixer->module.hidden};
     for (int p = 0; p < PIECES; p++) DR_TRY(project(call, p, x, made));
     DR_TRY(make_steps(call, made));
     DR_TRY(recur(call, made, use));
@@ -240,7 +243,7 @@ static dr_status output_backward(const dr_module_call *call, const mamba2_memory
     const mamba2 *mixer = of(call);
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows;
-    const dr_linear out = {rows, mixer->inner, mixer->module.hidden};
+    const dr_linear out = {.rows = rows, .in = mixer->inner, .out = mixer->module.hidden};
     DR_TRY(gate_output(call, made, use));
     DR_TRY(ops->linear_backward(call->backend, &out, use->y, dr_module_weight(call, mixer->out), d_y, use->d_y, false,
                                 dr_module_gradient(call, mixer->out), dr_module_gradient(call, mixer->out_bias)));
@@ -289,7 +292,7 @@ static dr_status project_backward(const dr_module_call *call, int p, const void 
                                   const mamba2_scratch *use, void *d_x) {
     const mamba2 *mixer = of(call);
     const dr_operations *ops = call->backend->ops;
-    const dr_linear linear = {call->layout.rows, mixer->module.hidden, mixer->size[p]};
+    const dr_linear linear = {.rows = call->layout.rows, .in = mixer->module.hidden, .out = mixer->size[p]};
     void *d_raw = p == PIECE_Z ? use->d_mapped[p] : use->d_raw;
     if (p == PIECE_STEP) DR_TRY(steps_backward(call, made, use));
     if (is_convolved(p)) {

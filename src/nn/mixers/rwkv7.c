@@ -187,12 +187,13 @@ static dr_status project(const dr_module_call *call, int m, const rwkv7_memory *
     const int64_t rows = call->layout.rows, hidden = mixer->module.hidden;
     const void *x = mixed_at(call, made->mixed, m);
     if (mixer->project[m] != DR_NO_PARAMETER) {
-        const dr_linear linear = {rows, hidden, size_of(mixer, m)};
+        const dr_linear linear = {.rows = rows, .in = hidden, .out = size_of(mixer, m)};
         DR_TRY(
             ops->linear_forward(call->backend, &linear, x, dr_module_weight(call, mixer->project[m]), NULL, made->project[m]));
     }
     if (low->rank == 0) return DR_OK;
-    const dr_linear down = {rows, hidden, low->rank}, up = {rows, low->rank, low->size};
+    const dr_linear down = {.rows = rows, .in = hidden, .out = low->rank},
+                    up = {.rows = rows, .in = low->rank, .out = low->size};
     DR_TRY(ops->linear_forward(call->backend, &down, x, dr_module_weight(call, low->down), NULL, made->down[m]));
     if (low->function != DR_FUNCTION_IDENTITY)
         DR_TRY(ops->apply_forward(call->backend, low->function, rows * low->rank, made->down[m], made->inner[m]));
@@ -272,7 +273,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const dr_gate decay = decay_gate(call);
     const dr_layer_norm norm = norm_of(call);
     const dr_bonus bonus = bonus_of(call);
-    const dr_linear out = {call->layout.rows, mixer->values, mixer->module.hidden};
+    const dr_linear out = {.rows = call->layout.rows, .in = mixer->values, .out = mixer->module.hidden};
     void *carried = state ? state->shift : NULL;
     DR_TRY(ops->token_shift_forward(call->backend, &shift, x, dr_module_parameter(call, mixer->x_mix), carried, made->mixed,
                                     carried));
@@ -297,7 +298,7 @@ static dr_status output_backward(const dr_module_call *call, const rwkv7_memory 
     const rwkv7 *mixer = of(call);
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows;
-    const dr_linear out = {rows, mixer->values, mixer->module.hidden};
+    const dr_linear out = {.rows = rows, .in = mixer->values, .out = mixer->module.hidden};
     const dr_layer_norm norm = norm_of(call);
     const dr_bonus bonus = bonus_of(call);
     const dr_inputs inputs = inputs_of(made);
@@ -359,7 +360,8 @@ static dr_status lora_backward(const dr_module_call *call, int m, const rwkv7_me
     const lora *low = &mixer->lora[m];
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows;
-    const dr_linear down = {rows, mixer->module.hidden, low->rank}, up = {rows, low->rank, low->size};
+    const dr_linear down = {.rows = rows, .in = mixer->module.hidden, .out = low->rank},
+                    up = {.rows = rows, .in = low->rank, .out = low->size};
     DR_TRY(ops->linear_backward(call->backend, &up, made->inner[m], dr_module_weight(call, low->up), d_up, use->d_inner, false,
                                 dr_module_gradient(call, low->up), dr_module_gradient(call, low->bias)));
     if (low->function != DR_FUNCTION_IDENTITY)
@@ -379,7 +381,7 @@ static dr_status gated_lora_backward(const dr_module_call *call, int m, const dr
 static dr_status project_backward(const dr_module_call *call, int m, const rwkv7_memory *made, const rwkv7_scratch *use,
                                   const void *d) {
     const rwkv7 *mixer = of(call);
-    const dr_linear linear = {call->layout.rows, mixer->module.hidden, size_of(mixer, m)};
+    const dr_linear linear = {.rows = call->layout.rows, .in = mixer->module.hidden, .out = size_of(mixer, m)};
     return call->backend->ops->linear_backward(call->backend, &linear, mixed_at(call, made->mixed, m),
                                                dr_module_weight(call, mixer->project[m]), d, mixed_at(call, use->d_mixed, m),
                                                false, dr_module_gradient(call, mixer->project[m]), NULL);

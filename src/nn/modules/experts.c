@@ -162,7 +162,7 @@ static dr_status route(const dr_module_call *call, const void *x, const experts_
     const experts *mixture = of(call);
     const dr_operations *ops = call->backend->ops;
     const dr_router router = router_of(call);
-    const dr_linear scores = {router.of.rows, mixture->module.hidden, router.of.experts};
+    const dr_linear scores = {.rows = router.of.rows, .in = mixture->module.hidden, .out = router.of.experts};
     DR_TRY(ops->linear_forward(call->backend, &scores, x, dr_module_weight(call, mixture->gate), NULL, made->raw));
     if (made->raw != made->logits) {
         const dr_gate exact = identity(router.of.rows * router.of.experts, DR_VECTOR, DR_NUMBER);
@@ -183,7 +183,8 @@ static dr_status run_experts(const dr_module_call *call, const void *x, const ex
     const dr_experts routed = router_of(call).of;
     const int64_t hidden = mixture->module.hidden, inner = mixture->inner, width = mixture->width, slots = slots_of(call);
     const bool latent = mixture->into_latent != DR_NO_PARAMETER;
-    const dr_linear into = {routed.rows, hidden, inner}, from = {routed.rows, inner, hidden};
+    const dr_linear into = {.rows = routed.rows, .in = hidden, .out = inner},
+                    from = {.rows = routed.rows, .in = inner, .out = hidden};
     if (latent)
         DR_TRY(ops->linear_forward(call->backend, &into, x, dr_module_weight(call, mixture->into_latent),
                                    dr_module_parameter(call, mixture->into_bias), made->latent));
@@ -213,7 +214,7 @@ static dr_status add_shared(const dr_module_call *call, const void *x, const exp
     const dr_module_call shared = shared_call(call);
     DR_TRY(shared.module->operations->forward(&shared, x, made->shared));
     if (mixture->shared_gate == DR_NO_PARAMETER) return ops->add(call->backend, DR_VECTOR, rows * hidden, 1, made->shared, y);
-    const dr_linear one = {rows, hidden, 1};
+    const dr_linear one = {.rows = rows, .in = hidden, .out = 1};
     const dr_gate gate = shared_sigmoid(call);
     DR_TRY(ops->linear_forward(call->backend, &one, x, dr_module_weight(call, mixture->shared_gate), NULL, made->shared_raw));
     DR_TRY(ops->gate_forward(call->backend, &gate, made->shared_raw, NULL, NULL, made->shared_factor));
@@ -237,7 +238,7 @@ static dr_status shared_backward(const dr_module_call *call, const void *x, cons
     const int64_t rows = call->layout.rows, hidden = mixture->module.hidden;
     const dr_module_call shared = shared_call(call);
     if (mixture->shared_gate == DR_NO_PARAMETER) return shared.module->operations->backward(&shared, x, d_y, d_x);
-    const dr_linear one = {rows, hidden, 1};
+    const dr_linear one = {.rows = rows, .in = hidden, .out = 1};
     const dr_gate gate = shared_sigmoid(call);
     DR_TRY(ops->scale_heads_backward(call->backend, rows, 1, hidden, false, made->shared_factor, made->shared, d_y,
                                      use->d_shared_factor, use->d_shared, false));
@@ -279,7 +280,8 @@ static dr_status experts_backward(const dr_module_call *call, const void *x, con
     const dr_experts routed = router_of(call).of;
     const int64_t hidden = mixture->module.hidden, inner = mixture->inner, slots = slots_of(call);
     const bool latent = mixture->into_latent != DR_NO_PARAMETER;
-    const dr_linear into = {routed.rows, hidden, inner}, from = {routed.rows, inner, hidden};
+    const dr_linear into = {.rows = routed.rows, .in = hidden, .out = inner},
+                    from = {.rows = routed.rows, .in = inner, .out = hidden};
     if (latent) {
         DR_TRY(ops->linear_backward(call->backend, &from, made->combined, dr_module_weight(call, mixture->from_latent), d_y,
                                     use->d_combined, false, dr_module_gradient(call, mixture->from_latent),
@@ -305,7 +307,7 @@ static dr_status route_backward(const dr_module_call *call, const void *x, const
     const experts *mixture = of(call);
     const dr_operations *ops = call->backend->ops;
     const dr_router router = router_of(call);
-    const dr_linear scores = {router.of.rows, mixture->module.hidden, router.of.experts};
+    const dr_linear scores = {.rows = router.of.rows, .in = mixture->module.hidden, .out = router.of.experts};
     DR_TRY(ops->route_backward(call->backend, &router, made->logits, made->index, use->d_weights, use->d_logits));
     if (mixture->balance * call->extra_factor != 0)
         DR_TRY(ops->balance(call->backend, &router, made->logits, made->index, mixture->balance * call->extra_factor, use->loss,

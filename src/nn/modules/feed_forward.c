@@ -109,7 +109,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const feed_scratch *use = call->scratch;
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
-    const dr_linear in = {rows, hidden, inner}, out = {rows, inner, hidden};
+    const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
     if (mlp->act.gated)
         DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight),
                                    dr_module_parameter(call, mlp->gate.bias), made->gate));
@@ -127,7 +127,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     const feed_scratch *use = call->scratch;
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
-    const dr_linear in = {rows, hidden, inner}, out = {rows, inner, hidden};
+    const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
     if (mlp->down_factor != 1) {
         DR_TRY(dr_module_scale(call->backend, mlp->down_factor, rows * hidden, d_y, use->d_out));
         d_y = use->d_out;

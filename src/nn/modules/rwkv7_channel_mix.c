@@ -55,7 +55,7 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, width = mlp->width;
     const dr_token_shift shift = {call->layout, hidden, 1};
-    const dr_linear up = {rows, hidden, width}, down = {rows, width, hidden};
+    const dr_linear up = {.rows = rows, .in = hidden, .out = width}, down = {.rows = rows, .in = width, .out = hidden};
     void *carried = state ? state->shift : NULL;
     DR_TRY(ops->token_shift_forward(call->backend, &shift, x, dr_module_parameter(call, mlp->x_mix), carried, made->mixed,
                                     carried));
@@ -71,7 +71,7 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, width = mlp->width;
     const dr_token_shift shift = {call->layout, hidden, 1};
-    const dr_linear up = {rows, hidden, width}, down = {rows, width, hidden};
+    const dr_linear up = {.rows = rows, .in = hidden, .out = width}, down = {.rows = rows, .in = width, .out = hidden};
     DR_TRY(ops->apply_forward(call->backend, DR_FUNCTION_SQUARED_RELU, rows * width, made->inner, use->squared));
     DR_TRY(ops->linear_backward(call->backend, &down, use->squared, dr_module_weight(call, mlp->down), d_y, use->d_inner, false,
                                 dr_module_gradient(call, mlp->down), NULL));

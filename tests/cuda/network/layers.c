@@ -21,7 +21,7 @@ OPERATION(grouped_back) {
 
 CASE(products) {
     const bool add = round % 2;
-    const dr_linear l = {draw_between(t, 0, 70), draw_width(t, 128), draw_width(t, 128)};
+    const dr_linear l = {.rows = draw_between(t, 0, 70), .in = draw_width(t, 128), .out = draw_width(t, 128)};
     const dr_grouped_linear g = {draw_between(t, 1, 40), draw_between(t, 1, 4), draw_width(t, 64), draw_width(t, 64)};
     check_call(t, &(call){.name = "linear",
                           .descriptor = &l,
@@ -171,8 +171,10 @@ OPERATION(conv_back) {
 }
 
 CASE(convolutions) {
-    const dr_conv n = {draw_layout(t, round == 0 ? 5 : 90), round == 1 ? 256 : draw_width(t, 128),
-                       round % 3 ? 4 : draw_between(t, 1, 8), (dr_activation)(round % 2)};
+    const dr_conv n = {.layout = draw_layout(t, round == 0 ? 5 : 90),
+                       .channels = round == 1 ? 256 : draw_width(t, 128),
+                       .width = round % 3 ? 4 : draw_between(t, 1, 8),
+                       .activation = (dr_activation)(round % 2)};
     const int64_t rows = n.layout.rows, row = n.channels, kept = n.layout.sequences * (n.width - 1);
     check_call(
         t,

@@ -105,12 +105,12 @@ INLINE void add_taps(const block_taps *d_taps, int64_t width, int64_t c, int64_t
 
 /* row[k]: the inputs at token t - W + 1 + k for k < count, which are in the state before the sequence's start */
 INLINE void find_rows(const dr_cpu_conv *part, int64_t width, int64_t t, int64_t c, int64_t count, const float *row[ROWS]) {
-    int64_t channels = part->conv->channels;
+    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv);
     for (int64_t k = 0; k < count; k++) {
         int64_t at = t - width + 1 + k;
-        row[k] = at >= 0         ? part->x + at * channels + c
-                 : part->initial ? part->initial + (at + width - 1) * channels + c
-                                 : zeros;
+        row[k] = at >= 0 ? part->x + at * x_row + c : part->initial ? part->initial + (at + width - 1) * channels + c : zeros;
+        if (part->before && at >= 0 && at < part->begin) row[k] = part->before + (at - part->begin + width - 1) * channels + c;
+        if (part->behind && at >= part->end) row[k] = part->behind + (at - part->end) * channels + c;
     }
 }
 
@@ -139,18 +139,18 @@ INLINE void load_inputs(const float *const row[ROWS], int64_t width, const int t
 }
 
 /* asks for a vector of each of the next tokens; beyond the end, where there may be none, that does nothing */
-INLINE void ask(const float *x, int64_t channels, const int tokens, int64_t i) {
+INLINE void ask(const float *x, int64_t row, const int tokens, int64_t i) {
 #pragma GCC unroll 4
-    for (int g = 0; g < tokens; g++) lanes_prefetch(x + (tokens + g) * channels + i);
+    for (int g = 0; g < tokens; g++) lanes_prefetch(x + (tokens + g) * row + i);
 }
 
 /* y of some tokens, n channels from i on */
 INLINE void forward_lanes(const float *const row[ROWS], const block_taps *taps, int64_t width, dr_activation act,
-                          const int tokens, int64_t i, int64_t n, int64_t channels, float *y) {
+                          const int tokens, int64_t i, int64_t n, int64_t x_row, int64_t channels, float *y) {
     lanes x[ROWS], tap[WIDTH + 1];
     load_inputs(row, width, tokens, i, n, x);
     load_vector(taps, width, i, tap);
-    ask(row[width - 1], channels, tokens, i);
+    ask(row[width - 1], x_row, tokens, i);
     ask(y, channels, tokens, i);
 #pragma GCC unroll 4
     for (int g = 0; g < tokens; g++) lanes_store_n(y + g * channels + i, n, activate(act, convolved(tap, width, x + g)));
@@ -159,12 +159,12 @@ INLINE void forward_lanes(const float *const row[ROWS], const block_taps *taps, 
 /* y of the tokens t .. t + tokens - 1 */
 INLINE void forward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, dr_activation act, int64_t t,
                          const int tokens, int64_t c, int64_t count, float *y) {
-    const int64_t channels = part->conv->channels;
+    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv);
     const float *row[ROWS];
     int64_t i = 0;
     find_rows(part, width, t, c, width + tokens - 1, row);
-    for (; i + LANES <= count; i += LANES) forward_lanes(row, taps, width, act, tokens, i, LANES, channels, y);
-    if (i < count) forward_lanes(row, taps, width, act, tokens, i, count - i, channels, y);
+    for (; i + LANES <= count; i += LANES) forward_lanes(row, taps, width, act, tokens, i, LANES, x_row, channels, y);
+    if (i < count) forward_lanes(row, taps, width, act, tokens, i, count - i, x_row, channels, y);
 }
 
 /* width and act are constants for the usual 4 taps with SiLU */
@@ -211,7 +211,8 @@ INLINE void step(const dr_cpu_conv *part, int64_t width, dr_activation act, floa
         const int64_t count = block_from(part, c);
         load_taps(part, width, c, count, taps);
         for (int64_t s = part->begin; s < part->end; s++) {
-            const float *before = part->initial ? part->initial + s * state + c : NULL, *x = part->x + s * channels + c;
+            const float *before = part->initial ? part->initial + s * state + c : NULL,
+                        *x = part->x + s * dr_conv_row(part->conv) + c;
             float *after = final ? final + s * state + c : NULL, *to = y + s * channels + c;
             for (int64_t i = 0; i < count; i += LANES)
                 step_lanes(taps->at + i * (width + 1), width, act, lanes_left(count, i), channels, before ? before + i : NULL,
@@ -239,7 +240,8 @@ INLINE lanes slope(dr_activation act, lanes u) {
 typedef struct {
     const float *row[ROWS], *d_y;
     float *d_x;          /* of token t - W + 1, the first one that is finished, or NULL */
-    int64_t channels;    /* from token to token */
+    int64_t channels;    /* from token to token of d_y */
+    int64_t x_row;       /* likewise, of x and d_x */
     int64_t first, last; /* of the finished tokens those that are the part's */
     bool counts;         /* tokens behind the part count in the next one */
 } backward_tokens;
@@ -256,7 +258,7 @@ INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, in
     for (int64_t k = 0; k < kept; k++) d[k] = lanes_load(d_last + k * LANES);
     if (there) {
         load_inputs(at->row, width, tokens, i, n, x);
-        ask(at->row[kept], at->channels, tokens, i);
+        ask(at->row[kept], at->x_row, tokens, i);
         ask(at->d_y, at->channels, tokens, i);
     }
 #pragma GCC unroll 4
@@ -271,7 +273,7 @@ INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, in
         lanes sum = lanes_zero();
 #pragma GCC unroll 8
         for (int64_t w = 0; w < width; w++) sum = lanes_fma(tap[kept - w], d[g + w], sum);
-        lanes_store_n(at->d_x + g * at->channels + i, n, sum);
+        lanes_store_n(at->d_x + g * at->x_row + i, n, sum);
     }
     if (!there || !at->counts) return;
 #pragma GCC unroll 8
@@ -291,10 +293,11 @@ INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, in
 INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, dr_activation act, int64_t t,
                           const int tokens, const bool there, int64_t c, int64_t count, const float *d_y, float *d_x,
                           last_gradients *last, block_taps *d_taps) {
-    const int64_t channels = part->conv->channels, done = t - width + 1;
+    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv), done = t - width + 1;
     backward_tokens at = {.d_y = d_y + t * channels + c,
-                          .d_x = d_x ? d_x + done * channels + c : NULL,
+                          .d_x = d_x ? d_x + done * x_row + c : NULL,
                           .channels = channels,
+                          .x_row = x_row,
                           .first = part->begin - done,
                           .last = part->end - done,
                           .counts = t + tokens <= part->end};

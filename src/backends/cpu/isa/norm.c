@@ -76,14 +76,19 @@ typedef struct {
     bool accumulate;
 } backward_row;
 
-/* n vectors' part of sum u^2 and of sum d_n u. Keeps the tail of the gate's sigmoid for the second pass, in d_gate. */
+/* Whether d_gate, which the second pass writes, keeps the tail of the gate's sigmoid for it. */
+INLINE bool keeps_tail(const backward_row *row) {
+    return row->d_gate && row->d_gate != row->gate;
+}
+
+/* n vectors' part of sum u^2 and of sum d_n u. */
 INLINE void add_sums(const dr_rms_norm *norm, dr_activation kind, bool first, const backward_row *row, int64_t i, int64_t n,
                      lanes *squares, lanes *along) {
     const bool gated = kind != DR_ACTIVATION_NONE;
     lanes u = lanes_load_n(row->x + i, n), d_n = lanes_load_n(row->d_y + i, n) * weight_of(norm, row->weight + i, n);
     if (gated) {
         lanes gate = lanes_load_n(row->gate + i, n), tail = lanes_sigmoid_tail(gate), s = lanes_sigmoid_of_tail(gate, tail);
-        if (row->d_gate) lanes_store_n(row->d_gate + i, n, tail);
+        if (keeps_tail(row)) lanes_store_n(row->d_gate + i, n, tail);
         lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s;
         if (first)
             u = u * a;
@@ -110,7 +115,7 @@ INLINE void backward(const dr_rms_norm *norm, dr_activation kind, bool first, ba
         int64_t n = lanes_left(dim, i);
         lanes x = lanes_load_n(row.x + i, n), d_y = lanes_load_n(row.d_y + i, n), weight = weight_of(norm, row.weight + i, n);
         lanes gate = gated ? lanes_load_n(row.gate + i, n) : lanes_zero(), tail = lanes_zero();
-        if (gated) tail = row.d_gate ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
+        if (gated) tail = keeps_tail(&row) ? lanes_load_n(row.d_gate + i, n) : lanes_sigmoid_tail(gate);
         lanes s = lanes_sigmoid_of_tail(gate, tail);
         lanes a = kind == DR_ACTIVATION_SILU ? gate * s : s, after = first ? lanes_set(1.0f) : a;
         lanes value = (first ? x * a : x) * inverse, d_w = d_y * value;

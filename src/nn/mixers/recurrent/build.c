@@ -358,7 +358,7 @@ dr_status dr_recurrent_create(dr_backend *backend, int64_t hidden, const dr_recu
     if (description->rotary) status = dr_rotary_make(&description->spectrum, &b.mixer->frequencies, &b.mixer->rotary_factor);
     if (status == DR_OK) status = build(&b);
     if (status == DR_OK) {
-        dr_recurrent_list(backend, &b.parts, b.mixer);
+        dr_recurrent_list(backend, &b.parts, list, b.mixer);
         *module = &b.mixer->module;
     } else {
         dr_recurrent_operations.destroy(backend, &b.mixer->module);

@@ -5,6 +5,7 @@
 typedef struct {
     dr_backend *backend;
     const dr_recurrent_parts *parts;
+    dr_layer_parameters *list;
     dr_recurrent *mixer;
     /* values of each stream: its projection, behind the map, behind the feature map, behind norm and rotary embedding */
     int raw[DR_MAX_STREAMS], mapped[DR_MAX_STREAMS], out[DR_MAX_STREAMS];
@@ -21,6 +22,7 @@ static int add_value(builder *b, dr_kind kind, bool of_rows, int64_t columns) {
                                              .columns = columns,
                                              .parameter = DR_NO_PARAMETER,
                                              .memory = index,
+                                             .panel = DR_NO_VALUE,
                                              .place = DR_GRADIENT_OWN};
     return index;
 }
@@ -75,9 +77,60 @@ static const dr_stream *stream_of(const builder *b, dr_input input) {
 
 /* ---- projections and maps ------------------------------------------------------------------------------------------- */
 
+/* Whether what reads the projection takes it from the columns of a panel, and leaves its gradient there: it alone reads it. */
+static bool is_column(const builder *b, const dr_stream *stream) {
+    const bool plain = stream->feature == DR_FUNCTION_IDENTITY && stream->length == DR_LENGTH_FREE && !stream->rotated;
+    if (stream->down != DR_NO_PARAMETER || stream->bias != DR_NO_PARAMETER) return false;
+    if (b->mixer->is.stepped && stream->input == DR_INPUT_LOG_DECAY) return false;       /* steps read it too */
+    if (stream->map == DR_MAP_GATE && stream->gate.heads != stream->heads) return false; /* heads are rows of such a gate */
+    return stream->map != DR_MAP_NONE || (stream->input == DR_INPUTS && plain);
+}
+
+/* A panel's weights are one matrix: rows that are stored apart have gaps between one weight and the next. */
+static bool has_panels(const dr_backend *backend) {
+    return backend->ops->panels && !dr_weights_apart(backend);
+}
+
+/* Wide projections first, whose columns then begin at multiples of their widths; those of one column a head last. */
+static int find_columns(const builder *b, int streams[DR_MAX_STREAMS]) {
+    int found = 0;
+    for (int narrow = 0; narrow <= 1; narrow++)
+        for (int i = 0; i < b->parts->streams; i++) {
+            const dr_stream *stream = &b->parts->stream[i];
+            if (is_column(b, stream) && (stream->dim == 1) == (narrow == 1)) streams[found++] = i;
+        }
+    return found > 1 ? found : 0;
+}
+
+static void project_panel(builder *b) {
+    dr_recurrent *mixer = b->mixer;
+    int streams[DR_MAX_STREAMS], weights[DR_MAX_STREAMS];
+    const int count = has_panels(b->backend) ? find_columns(b, streams) : 0;
+    if (count == 0) return;
+    const int panel = add_value(b, DR_VECTOR, true, 0);
+    mixer->value[panel].place = DR_GRADIENT_IN_PLACE;
+    for (int i = 0; i < count; i++) {
+        const dr_stream *stream = &b->parts->stream[streams[i]];
+        const int64_t columns = stream->heads * stream->dim;
+        const int raw = add_value(b, DR_VECTOR, true, columns);
+        mixer->value[raw].panel = panel;
+        mixer->value[raw].column = mixer->value[panel].columns;
+        mixer->value[raw].place = DR_GRADIENT_IN_PLACE;
+        mixer->value[panel].columns += columns;
+        mixer->panel_columns[i] = columns;
+        weights[i] = stream->weight;
+        b->raw[streams[i]] = raw;
+    }
+    dr_node *node = add_node(b, &dr_node_linear, DR_VALUE_X, panel);
+    node->weight = weights[0];
+    node->members = mixer->panel_members = count;
+    dr_join_parameters(b->list, weights, count);
+}
+
 static void project(builder *b, int index) {
     const dr_stream *stream = &b->parts->stream[index];
     int from = DR_VALUE_X;
+    if (b->raw[index] != DR_NO_VALUE) return; /* columns of the panel */
     if (stream->down != DR_NO_PARAMETER) {
         from = add_value(b, DR_VECTOR, true, stream->rank);
         b->mixer->value[from].place = DR_GRADIENT_BRIEF_LOW;
@@ -105,8 +158,10 @@ static void map(builder *b, int index) {
     const bool conv = stream->map == DR_MAP_CONV;
     const bool in_place = !conv && dr_kind_dtype(b->backend, kind) == dr_kind_dtype(b->backend, DR_VECTOR);
     const int mapped = add_value(b, kind, true, stream->heads * stream->dim);
-    b->mixer->value[raw].place = in_place ? DR_GRADIENT_SHARED : DR_GRADIENT_BRIEF;
-    b->mixer->value[raw].gradient = mapped;
+    if (b->mixer->value[raw].panel == DR_NO_VALUE) {
+        b->mixer->value[raw].place = in_place ? DR_GRADIENT_SHARED : DR_GRADIENT_BRIEF;
+        b->mixer->value[raw].gradient = mapped;
+    }
     b->mapped[index] = mapped;
     dr_node *node = add_headed(b, conv ? &dr_node_conv : &dr_node_gate, raw, mapped, stream->heads, stream->dim);
     node->weight = stream->map_weight;
@@ -248,9 +303,11 @@ static void add_output(builder *b) {
     const bool whole = mixer->is.gate_first; /* all heads as one group */
     int o = add_value(b, DR_VECTOR, true, heads * dim);
     mixer->output = o;
+    mixer->value[o].place = DR_GRADIENT_NORMED;
     add_node(b, &dr_node_recurrence, DR_NO_VALUE, o);
     if (b->parts->skip != DR_NO_PARAMETER) {
         const int skipped = add_same(b, o, false);
+        mixer->value[skipped].place = DR_GRADIENT_NORMED;
         dr_node *skip = add_headed(b, &dr_node_scale, b->out[b->parts->of[DR_INPUT_VALUE]], skipped, heads, dim);
         skip->with = add_parameter(b, b->parts->skip, heads);
         skip->adds = true;
@@ -280,13 +337,14 @@ static void order_gradients(dr_recurrent *mixer) {
     }
 }
 
-/* Projections from the last stream to the first: so d_x is summed from the first to the last. */
-void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_recurrent *mixer) {
-    builder b = {.backend = backend, .parts = parts, .mixer = mixer, .step = DR_NO_VALUE};
+void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_layer_parameters *list, dr_recurrent *mixer) {
+    builder b = {.backend = backend, .parts = parts, .list = list, .mixer = mixer, .step = DR_NO_VALUE};
     for (int input = 0; input < DR_INPUTS; input++) mixer->input[input] = DR_NO_VALUE;
+    for (int i = 0; i < parts->streams; i++) b.raw[i] = DR_NO_VALUE;
     add_value(&b, DR_VECTOR, true, mixer->module.hidden); /* x */
     add_value(&b, DR_VECTOR, true, mixer->module.hidden); /* y */
-    for (int i = parts->streams - 1; i >= 0; i--) {
+    project_panel(&b);
+    for (int i = 0; i < parts->streams; i++) {
         project(&b, i);
         if (mixer->is.stepped && parts->stream[i].input == DR_INPUT_LOG_DECAY) add_step(&b);
         map(&b, i);

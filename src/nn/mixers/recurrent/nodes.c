@@ -10,11 +10,23 @@ static const dr_operations *ops_of(const dr_node_call *n) {
     return n->call->backend->ops;
 }
 
+/* The memory of a value; of columns of a panel, whose rows operations take with a stride, the first one. */
+static void *memory_of(const dr_node_call *n, int value) {
+    const dr_node_value *v = &n->mixer->value[value];
+    if (v->panel == DR_NO_VALUE) return n->memory->at[value];
+    return (char *)n->memory->at[v->panel] + dr_kind_bytes(n->call->backend, v->kind, v->column);
+}
+
+static int64_t row_of(const dr_node_call *n, int value) {
+    const int panel = n->mixer->value[value].panel;
+    return panel == DR_NO_VALUE ? 0 : n->mixer->value[panel].columns;
+}
+
 static const void *read_of(const dr_node_call *n, int value) {
     const dr_node_value *v = &n->mixer->value[value];
     if (value == DR_VALUE_X) return n->x;
     if (v->parameter != DR_NO_PARAMETER) return dr_module_parameter(n->call, v->parameter);
-    return v->constant ? v->constant : n->memory->at[value];
+    return v->constant ? v->constant : memory_of(n, value);
 }
 
 static void *write_of(const dr_node_call *n, int value) {
@@ -30,6 +42,10 @@ static void *gradient_of(const dr_node_call *n, int value) {
         return NULL;
     case DR_GRADIENT_OWN:
         return n->scratch->d[root];
+    case DR_GRADIENT_NORMED:
+        return n->scratch->y;
+    case DR_GRADIENT_IN_PLACE:
+        return memory_of(n, root);
     case DR_GRADIENT_BRIEF:
         return n->scratch->d_brief;
     case DR_GRADIENT_BRIEF_LOW:
@@ -55,7 +71,11 @@ static size_t bytes_of(const dr_node_call *n, int value) {
 /* ---- projections ---------------------------------------------------------------------------------------------------- */
 
 static dr_linear linear_of(const dr_node_call *n, const dr_node *node) {
-    return (dr_linear){n->call->layout.rows, n->mixer->value[node->from].columns, n->mixer->value[node->to].columns};
+    return (dr_linear){.rows = n->call->layout.rows,
+                       .in = n->mixer->value[node->from].columns,
+                       .out = n->mixer->value[node->to].columns,
+                       .members = node->members,
+                       .columns = n->mixer->panel_columns};
 }
 
 static dr_status linear_forward(const dr_node_call *n, const dr_node *node) {
@@ -97,8 +117,11 @@ const dr_node_operations dr_node_grouped_linear = {"grouped_linear", grouped_lin
 /* ---- maps of a projection ------------------------------------------------------------------------------------------- */
 
 static dr_conv conv_of(const dr_node_call *n, const dr_node *node) {
-    return (dr_conv){n->call->layout, node->heads * node->dim, n->mixer->is.conv_size,
-                     node->activated ? DR_ACTIVATION_SILU : DR_ACTIVATION_NONE};
+    return (dr_conv){.layout = n->call->layout,
+                     .channels = node->heads * node->dim,
+                     .width = n->mixer->is.conv_size,
+                     .activation = node->activated ? DR_ACTIVATION_SILU : DR_ACTIVATION_NONE,
+                     .x_row = row_of(n, node->from)};
 }
 
 static dr_status conv_forward(const dr_node_call *n, const dr_node *node) {
@@ -124,6 +147,7 @@ static dr_gate gate_of(const dr_node_call *n, const dr_node *node) {
     gate.from = n->mixer->value[node->from].kind;
     gate.to = n->mixer->value[node->to].kind;
     gate.rows = count_of(n, node->from) / (gate.heads * gate.dim);
+    gate.x_row = row_of(n, node->from);
     return gate;
 }
 
@@ -303,6 +327,8 @@ const dr_node_operations dr_node_recurrence = {"recurrence", recurrence_forward,
 static dr_rms_norm norm_of(const dr_node_call *n, const dr_node *node) {
     dr_rms_norm norm = node->norm;
     norm.rows = count_of(n, node->from) / norm.dim;
+    if (node->with != DR_NO_VALUE) norm.gate_row = row_of(n, node->with);
+    norm.gate_vectors = n->mixer->value[node->from].columns / norm.dim;
     return norm;
 }
 

@@ -16,7 +16,7 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
     *memory = (dr_recurrent_memory){0};
     for (int i = DR_VALUE_Y + 1; i < mixer->values; i++) {
         const dr_node_value *value = &mixer->value[i];
-        if (value->parameter != DR_NO_PARAMETER || value->constant) continue;
+        if (value->parameter != DR_NO_PARAMETER || value->constant || value->panel != DR_NO_VALUE) continue;
         const bool own = value->memory == i || (keep && value->kept);
         memory->at[i] = own ? dr_arena_take(arena, value_bytes(call, value)) : memory->at[value->memory];
     }
@@ -35,16 +35,20 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, dr_recur
     }
     scratch->d_brief = dr_arena_take(arena, brief);
     scratch->d_low = dr_arena_take(arena, low);
-    scratch->d_y = dr_arena_take(arena, value_bytes(call, &mixer->value[mixer->output]));
 }
 
 static void place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *scratch_) {
     dr_recurrent_scratch *scratch = scratch_;
     const dr_recurrent *mixer = dr_recurrent_of(call);
     *scratch = (dr_recurrent_scratch){0};
-    scratch->y = dr_arena_take(arena, value_bytes(call, &mixer->value[mixer->output]));
+    const size_t output = value_bytes(call, &mixer->value[mixer->output]);
+    scratch->y = dr_arena_take(arena, output);
+    const size_t before = arena->used;
     scratch->workspace = dr_engine_place_work(call, backward, arena);
-    if (backward) place_backward(call, arena, scratch);
+    if (!backward) return;
+    scratch->d_y = scratch->workspace;
+    if (arena->used < before + output) dr_arena_take(arena, before + output - arena->used);
+    place_backward(call, arena, scratch);
 }
 
 /* Shapes as dr_recurrence_state_shape and the convolution's. */

@@ -7,7 +7,10 @@
  * gradient of what it made into those of what it read (nodes.c). Nothing but the list knows the rule.
  *
  * Memory. A value may share its memory with the value that it is made from, where the node works in place; and its gradient
- * with that of a value made from it, where the node's backward does. */
+ * with that of a value made from it, where the node's backward does. Projections that a convolution, a gate or the output's
+ * norm reads are columns of one *panel*: their weights lie one behind the other in the block, so that all of them are one
+ * product, and in the backward two. Its gradient is written over the panel itself: each column of it is read once more in the
+ * backward, by the operation that writes its gradient. */
 #ifndef DR_NN_MIXERS_RECURRENT_H
 #define DR_NN_MIXERS_RECURRENT_H
 
@@ -18,8 +21,9 @@ enum {
     DR_MAX_VALUES = 96,
     DR_MAX_NODES = 96,
     DR_MAX_CONVS = 3, /* query, key, value */
-    DR_VALUE_X = 0,   /* what the call gives */
-    DR_VALUE_Y = 1,   /* what it wants */
+    DR_MAX_STREAMS = 16,
+    DR_VALUE_X = 0, /* what the call gives */
+    DR_VALUE_Y = 1, /* what it wants */
     DR_NO_VALUE = -1
 };
 
@@ -27,6 +31,8 @@ enum {
 typedef enum {
     DR_GRADIENT_NONE,      /* nowhere: the value is constant */
     DR_GRADIENT_OWN,       /* in memory of its own, from the first node that gives to it on */
+    DR_GRADIENT_NORMED,    /* in that of the normed output, which is not read any more when it is written */
+    DR_GRADIENT_IN_PLACE,  /* in the memory of the value, which nothing reads once its gradient is there */
     DR_GRADIENT_SHARED,    /* with that of the value `gradient` */
     DR_GRADIENT_BRIEF,     /* in one buffer for all such values: the next node of the walk takes it */
     DR_GRADIENT_BRIEF_LOW, /* likewise, of values between the two matrices of a projection */
@@ -41,6 +47,8 @@ typedef struct {
     const void *constant; /* its memory where that is the mixer's, or NULL */
     int memory;           /* the value whose memory it has, itself perhaps */
     bool kept;            /* has memory of its own where a backward follows */
+    int panel;            /* the value whose columns it is, from `column` on; or DR_NO_VALUE */
+    int64_t column;
     dr_gradient_place place;
     int gradient; /* of DR_GRADIENT_SHARED */
 } dr_node_value;
@@ -59,6 +67,7 @@ struct dr_node {
     int from, with, to; /* values: read, read beside it or DR_NO_VALUE, and made */
     int weight, bias;   /* parameters, or DR_NO_PARAMETER */
     int64_t heads, dim; /* of what it makes, or of what it works on */
+    int members;        /* of a panel that it makes; 0: it makes none */
     double factor;
     dr_gate gate;         /* without rows */
     dr_function function; /* of each element */
@@ -80,6 +89,8 @@ typedef struct {
     int values;
     dr_node node[DR_MAX_NODES];
     int nodes;
+    int64_t panel_columns[DR_MAX_STREAMS]; /* [panel_members] of the projections that are one product */
+    int panel_members;
     int input[DR_INPUTS]; /* the value that the recurrence reads as each, or DR_NO_VALUE */
     int output;           /* the value that it makes */
     int64_t conv_channels[DR_MAX_CONVS];
@@ -106,8 +117,8 @@ typedef struct {
 
 /* What calls use and leave behind; one for all layers. */
 typedef struct {
-    void *y;         /* [rows, HV, V] normed and gated */
-    void *workspace; /* the engine's */
+    void *y;         /* [rows, HV, V] normed and gated; then the gradient of what it is made from */
+    void *workspace; /* the engine's; in the backward, before it runs, d_y */
     /* of the backward alone */
     void *d[DR_MAX_VALUES]; /* of values whose gradient has memory of its own */
     void *d_brief, *d_low;  /* of the widest value whose gradient stands there */
@@ -174,8 +185,6 @@ typedef struct {
 } dr_stream;
 
 /* The streams in the order in which d_x is summed over them, and the parameters that no stream has. */
-enum { DR_MAX_STREAMS = 16 };
-
 typedef struct {
     dr_stream stream[DR_MAX_STREAMS];
     int streams;
@@ -184,7 +193,7 @@ typedef struct {
     int feedback, correction, scan_centre, ridge, step_bias, skip, output_norm, output; /* DR_NO_PARAMETER: there is none */
 } dr_recurrent_parts;
 
-/* The list of nodes (list.c); the mixer is complete but for it. */
-void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_recurrent *mixer);
+/* The list of nodes (list.c); the mixer is complete but for it. Joins the weights of the panel in the layer's list. */
+void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_layer_parameters *list, dr_recurrent *mixer);
 
 #endif
