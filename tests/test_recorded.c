@@ -6,6 +6,7 @@
  * The parameters of the models are first values of a large deviation, so that every part of a layer shows in the sums. */
 #include "learner.h"
 #include "nn/config.h"
+#include "nn/parameters.h"
 #include "scratch.h"
 #include "statuses.h"
 
@@ -52,9 +53,15 @@ static void none_wrong(void) {
     if (found > 0) fail_msg("%d lines are not as recorded; above is what they are now", found);
 }
 
-static double weighted(const double *x, int64_t count) {
+/* In the order of the list, each parameter at a multiple of DR_OFFSET_UNIT, wherever the block has it. */
+static double weighted_gradients(const dr_model *model) {
+    const double *gradients = learner_gradients(model);
+    const dr_parameter *list;
+    const int64_t listed = dr_model_parameters(model, &list);
     double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += x[i] * cos(0.7 * (double)i);
+    int64_t at = 0;
+    for (int64_t i = 0; i < listed; at += dr_parameter_room(list[i++].count))
+        for (int64_t k = 0; k < list[i].count; k++) sum += gradients[list[i].offset + k] * cos(0.7 * (double)(at + k));
     return sum;
 }
 
@@ -82,7 +89,7 @@ static void measure(const char *name, const dr_model_config *config, const recor
     float step[VOCABULARY];
     must(dr_model_create(reference, config, 5, &model));
     must(learner_gradient(model, &packed, 0.5, &found[0], NULL));
-    found[1] = weighted(learner_gradients(model), dr_model_block_count(model));
+    found[1] = weighted_gradients(model);
     must(dr_model_state_create(model, 1, &state));
     must(learner_loss(model, &window, state, &first, NULL, NULL, NULL));
     window.ids += 7, window.labels += 7, window.targets = window.layout.rows = 5;

@@ -30,6 +30,7 @@ static dr_status add(dr_layer_parameters *list, const char *prefix, const char *
                        parameter.name, parameter.shape[0], parameter.shape[1]);
     DR_TRY(dr_grow(&memory, list->count, sizeof parameter, "the list of a layer's parameters"));
     list->at = memory;
+    parameter.next = DR_NO_PARAMETER;
     place(list, &parameter);
     *index = list->count;
     list->at[list->count++] = parameter;
