@@ -440,6 +440,20 @@ static void test_skip(void **state) {
     module_end(&of);
     free(without);
 }
+/* A copy of the output's gate [rows, HV, V], which is dense or columns of a panel. */
+static double *gate_of(const module_problem *of) {
+    const dr_recurrent *mixer = dr_recurrent_of(&of->call);
+    const dr_recurrent_memory *memory = of->call.memory;
+    const int index = mixer->node[mixer->nodes - 1].with;
+    const dr_node_value *gate = &mixer->value[index];
+    const bool column = gate->panel != DR_NO_VALUE;
+    const int64_t row = column ? mixer->value[gate->panel].columns : gate->columns;
+    const double *from = (const double *)memory->at[column ? gate->panel : index] + (column ? gate->column : 0);
+    double *copy = module_doubles(MODULE_ROWS * gate->columns);
+    for (int64_t r = 0; r < MODULE_ROWS; r++)
+        memcpy(copy + r * gate->columns, from + r * row, (size_t)gate->columns * sizeof *copy);
+    return copy;
+}
 
 /* The normed output: w o / rms(o) silu(g) of each head by itself, or of all heads as one, w o silu(g) / rms(o silu(g)). */
 static void check_output(const char *name, bool whole) {
@@ -448,10 +462,9 @@ static void check_output(const char *name, bool whole) {
     module_problem of;
     begin(&of, &config);
     module_objective(&of);
-    const dr_recurrent *mixer = dr_recurrent_of(&of.call);
-    const dr_recurrent_memory *memory = of.call.memory;
     const dr_recurrent_scratch *scratch = of.call.scratch;
-    const double *o = output_of(&of), *g = memory->at[mixer->node[mixer->nodes - 1].with], *normed = scratch->y;
+    const double *o = output_of(&of), *normed = scratch->y;
+    double *g = gate_of(&of);
     const double *weight = of.parameters + module_parameter(&of, "o_norm.weight")->offset;
     assert_int_equal(module_parameter(&of, "o_norm.weight")->count, group);
     for (int64_t begin = 0; begin < MODULE_ROWS * columns; begin += group) {
@@ -465,6 +478,7 @@ static void check_output(const char *name, bool whole) {
             assert_true(fabs(normed[i] - expected) <= 1e-12);
         }
     }
+    free(g);
     module_end(&of);
 }
 
