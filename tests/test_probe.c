@@ -119,7 +119,7 @@ static void test_preconditioner(void **state) {
     near(figure("B, the preconditioner")->least, 1); /* at its centre; that of A = 0 is near 1.5 */
     assert_true(figure("B, the preconditioner")->most > 1.4 && figure("B, the preconditioner")->most < 1.5);
     near(figure("key times preconditioned key")->mean, 1);
-    near(figure("beta times that")->mean, 0.75);
+    near(figure("gain times that")->mean, 0.75);
     near(figure("eigenvalue of the transition along the key")->mean, 0.125);
     near(figure("share of these below 0")->mean, 0);
     assert_false(dr_probe_preconditioner.applies(dr_rule_find("gdn")));
@@ -214,9 +214,9 @@ static void test_erase_and_retention(void **state) {
 
 /* The eigenvalue that the probe tells of a token is that of the transition of the engine, which with value 0 takes the state I
  * to the matrix itself: alpha times, but for one, K - 1 times (Preconditioned DeltaNet, lemma E.1). */
-static void check_transition(const char *rule, int64_t K, uint64_t seed) {
+static void check_transition(const dr_rule *rule, int64_t K, uint64_t seed) {
     dr_random random = dr_random_start(seed, (uint64_t)K);
-    dr_probe_layer layer = layer_of(dr_rule_find(rule), 1, K, K);
+    dr_probe_layer layer = layer_of(rule, 1, K, K);
     dr_recurrence_memory memory;
     const size_t room = (size_t)(K * K);
     double *numbers = calloc(3 * room + 6 * (size_t)K, sizeof *numbers), *S = numbers, *M = S + room, *o = M + room;
@@ -250,7 +250,7 @@ static void check_transition(const char *rule, int64_t K, uint64_t seed) {
         for (int64_t i = 0; i < K; i++)
             if (fabs(eigenvalues[i] - every) > fabs(single - every)) single = eigenvalues[i];
         if (!(fabs(single - figure("eigenvalue of the transition along the key")->mean) < 1e-8))
-            fail_msg("%s, K %lld: %.12g instead of %.12g", rule, (long long)K,
+            fail_msg("%s, normaliser %d, K %lld: %.12g instead of %.12g", rule->name, (int)rule->normalizer, (long long)K,
                      figure("eigenvalue of the transition along the key")->mean, single);
     }
     free(workspace);
@@ -262,8 +262,12 @@ static void test_transitions(void **state) {
     static const int64_t sizes[] = {2, 7, 64, 128};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (uint64_t seed = 1; seed <= 3; seed++) {
-            check_transition("pgdn", sizes[i], seed);
-            check_transition("pdn", sizes[i], seed);
+            dr_rule rule = *dr_rule_find("pgdn");
+            check_transition(dr_rule_find("pdn"), sizes[i], seed);
+            for (int normalizer = DR_NORMALIZER_NONE; normalizer <= DR_NORMALIZER_DISCOUNTED; normalizer++) {
+                rule.normalizer = (dr_normalizer)normalizer;
+                check_transition(&rule, sizes[i], seed);
+            }
         }
 }
 

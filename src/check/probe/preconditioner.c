@@ -1,9 +1,10 @@
 /* The diagonal scan A, the preconditioner B that is its squash, and what they make of keys and transitions (Preconditioned
  * DeltaNet, figures 2, 7, 11 to 16).
  *
- * The transition of a token is alpha (I - b k~ k^T) with k~ = B * k: eigenvalue alpha, and alpha (1 - b k.k~) once (lemma E.1;
- * of a decay a channel, alpha is its mean, which is no eigenvalue). The Gram spectrum is that of the sum G of k k^T over the
- * sequence, as shares of its trace; the preconditioned one that of P^1/2 G P^1/2, P the diagonal matrix of the last token's B.
+ * The transition of a token is alpha (I - b k~ k^T) with k~ = B * k, b the gain: eigenvalue alpha, and alpha (1 - b k.k~) once
+ * (lemma E.1; of a decay a channel, alpha is its mean, which is no eigenvalue). The Gram spectrum is that of the sum G of k k^T
+ * over the sequence, as shares of its trace; the preconditioned one that of P^1/2 G P^1/2, P the diagonal matrix of the last
+ * token's B.
  */
 #include "base/error.h"
 #include "base/memory.h"
@@ -22,6 +23,7 @@ enum {
     NEGATIVE,
     CENTRE,
     BETA,
+    GAIN,
     DECAY,
     SPECTRUM,
     RANK,
@@ -35,11 +37,12 @@ static const char *const names[FIGURES] = {
     [PRECONDITIONER] = "B, the preconditioner",
     [SATURATED] = "share of B within 5% of a bound",
     [PRODUCT] = "key times preconditioned key",
-    [GAINED] = "beta times that",
+    [GAINED] = "gain times that",
     [EIGENVALUE] = "eigenvalue of the transition along the key",
     [NEGATIVE] = "share of these below 0",
     [CENTRE] = "centre",
     [BETA] = "beta",
+    [GAIN] = "gain, beta times its normaliser",
     [DECAY] = "alpha, the decay",
     [SPECTRUM] = "shares of the Gram matrix's eigenvalues",
     [RANK] = "effective rank of the Gram matrix",
@@ -74,6 +77,21 @@ static double saturation(const dr_squash *squash, double preconditioner) {
     return fabs(of - middle) / (symmetric ? bound : bound / 2);
 }
 
+/* The factor on beta where m = k.k~ (appendix E.3). */
+static double normalizer(dr_normalizer kind, double m, double alpha, double beta) {
+    switch (kind) {
+    case DR_NORMALIZER_NONE:
+        return 1;
+    case DR_NORMALIZER_INVERSE:
+        return 1 / m;
+    case DR_NORMALIZER_IMPLICIT:
+        return 1 / (1 + m);
+    case DR_NORMALIZER_DISCOUNTED:
+        return 1 / (alpha + beta * m);
+    }
+    return (double)NAN;
+}
+
 static void run_token(const dr_probe_layer *layer, int64_t token, int64_t j, double *scan, dr_probe_samples samples[FIGURES]) {
     const dr_rule *rule = layer->recurrence.rule;
     const int64_t K = layer->recurrence.key_size;
@@ -93,12 +111,14 @@ static void run_token(const dr_probe_layer *layer, int64_t token, int64_t j, dou
         dr_probe_add(&samples[PRECONDITIONER], B);
         dr_probe_add(&samples[SATURATED], saturation(&rule->squash, B) > 0.95);
     }
-    const double eigenvalue = alpha * (1 - beta * product);
+    const double normalised = beta * normalizer(rule->normalizer, product, dr_probe_decay(layer, token, j, 0), beta);
+    const double eigenvalue = alpha * (1 - normalised * product);
     dr_probe_add(&samples[PRODUCT], product);
-    dr_probe_add(&samples[GAINED], beta * product);
+    dr_probe_add(&samples[GAINED], normalised * product);
     dr_probe_add(&samples[EIGENVALUE], eigenvalue);
     dr_probe_add(&samples[NEGATIVE], eigenvalue < 0);
     dr_probe_add(&samples[BETA], beta);
+    dr_probe_add(&samples[GAIN], normalised);
     dr_probe_add(&samples[DECAY], alpha);
 }
 
