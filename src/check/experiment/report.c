@@ -301,7 +301,8 @@ static void plot_curves(const reporter *self, const char *column) {
             row_label(experiment, row, text, used + snprintf(text + used, sizeof text - (size_t)used, "title "));
         else
             snprintf(text + used, sizeof text - (size_t)used, "notitle");
-        strcat(text, " \\");
+        const size_t length = strlen(text);
+        snprintf(text + length, sizeof text - length, " \\");
         self->line(self->context, text);
         any = true;
     }

@@ -84,9 +84,10 @@ done:
 /* ---- what follows a run --------------------------------------------------------------------------------------------- */
 
 static dr_status path_of_follow_up(const dr_cell *cell, size_t index, const char *folder, char path[PATH_SIZE]) {
-    char name[DR_FOLLOW_NAME_SIZE + 8] = "/";
-    dr_follow_name(json_array_get(cell->then, index), name + 1);
-    return path_in(path, folder, cell->name, strcat(name, ".json"));
+    char name[DR_FOLLOW_NAME_SIZE], file[DR_FOLLOW_NAME_SIZE + 8];
+    dr_follow_name(json_array_get(cell->then, index), name);
+    snprintf(file, sizeof file, "/%s.json", name);
+    return path_in(path, folder, cell->name, file);
 }
 
 static void leave_all(dr_cell *cell) {
