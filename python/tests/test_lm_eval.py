@@ -129,6 +129,8 @@ def test_answers(place):
     requests = [type("Request", (), {"args": (one["prompt"], {"until": [" "], "max_gen_toks": 9})}) for one in items("local_answers")]
     a, b = (one.generate_until(requests) for one in lm)
     assert a == b and all(" " not in one for one in a)
+    module = door.DeltaruleLM(DeltaruleForCausalLM.from_pretrained(place / "model"))  # in a program, without a folder
+    assert module.generate_until(requests) == a
     with pytest.raises(NotImplementedError, match="greedy"):
         lm[0].generate_until([type("Request", (), {"args": ("a", {"do_sample": True})})])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from ctypes import addressof
+from struct import Struct
 from typing import List, Optional, Sequence, Tuple
 
 import torch
@@ -80,7 +81,7 @@ def sizes_and_extras(rule: Rule, inputs: Sequence[Tensor], packed, made: Made, d
 
 class Planned:
     """A plan, and what its calls do to tensors before and after it."""
-    __slots__ = ("plan", "changes", "aligned", "vector", "working", "state", "count", "options", "made", "room", "dense")
+    __slots__ = ("plan", "changes", "aligned", "vector", "working", "state", "count", "options", "made", "room", "dense", "put", "like")
 
     def __init__(self, plan: Plan, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], path: str, options: Tuple, made: Made):
         self.plan, self.vector, self.options, self.made = plan, inputs[0].dtype, options, made
@@ -94,7 +95,18 @@ class Planned:
         self.changes = tuple((i, dtype) for i, (x, dtype) in enumerate(zip(inputs, wanted))
                              if x.dtype != dtype or not (x.is_contiguous() or (pitched and is_pitched(plan.rule, i, x))))
         self.dense = all(x.is_contiguous() for x in inputs)
+        # writes the addresses of all inputs at once; None where there are extras or tensors without elements
+        self.put = None if made.extras or not all(x.numel() for x in inputs) else _writer(plan.indices)
+        value = inputs[2]
+        self.like = value.is_contiguous() and value.shape == plan.o_shape and value.dtype == self.working  # o is as the value
         self.room = max(plan.forward_bytes, plan.backward_bytes) if not self.aligned else _MOST_ROOM + 1
+
+
+@functools.lru_cache(maxsize=1024)
+def _writer(indices: Tuple[int, ...]):
+    """pack_into of addresses at those places of an array of pointers, and NULL between them."""
+    gaps = [i - before - 1 for before, i in zip((-1, *indices), indices)]
+    return Struct("=" + "".join(f"{8 * gap}xQ" for gap in gaps)).pack_into
 
 
 def is_pitched(rule: Rule, index: int, x: Tensor) -> bool:
@@ -184,9 +196,11 @@ def _begin(planned: Planned, inputs: Sequence[Tensor], cu_seqlens: Optional[Tens
     """This thread's structs of a call, with inputs, boundaries, stream and workspace set; and the workspace, to be held."""
     frame = planned.plan.frame()
     call, pointers = frame.call, frame.inputs
-    for index, one in zip(planned.plan.indices, inputs):
-        pointers[index] = one.data_ptr() or _NOWHERE
-    if planned.made.extras:
+    if planned.put is not None:
+        planned.put(pointers, 0, *[x.data_ptr() for x in inputs])
+    else:
+        for index, one in zip(planned.plan.indices, inputs):
+            pointers[index] = one.data_ptr() or _NOWHERE
         for name, one in zip(planned.made.extras, inputs[planned.count:]):
             setattr(call, name, one.data_ptr())
     if cu_seqlens is None:
@@ -253,7 +267,7 @@ def run_forward(planned: Planned, inputs: Sequence[Tensor], initial: Optional[Te
         inputs = _ready(planned, inputs)
     if cu_seqlens is not None:
         cu_seqlens = _host(cu_seqlens)
-    o = torch.empty(plan.o_shape, dtype=planned.working, device=device)
+    o = torch.empty_like(inputs[2]) if planned.like else torch.empty(plan.o_shape, dtype=planned.working, device=device)
     saved = torch.empty(plan.saved_bytes if save else 0, dtype=torch.uint8, device=device)
     initials = () if initial is None and initial_scan is None else _states(planned, (initial, initial_scan), "initial state")
     finals = [torch.empty(shape, dtype=planned.state, device=device) for shape in plan.state_shapes] if final else ()
@@ -361,9 +375,11 @@ def run_backward(planned: Planned, inputs, initial, initial_scan, cu_seqlens, sa
     call.initial = _point(planned, frame.initial, addresses[0], initials) if initials else None
     call.d_final = _point(planned, frame.d_final, addresses[3], d_finals) if d_finals else None
     call.d_initial = _point(planned, frame.d_initial, addresses[4], d_initials) if d_initials else None
-    for index, one in zip(plan.indices, dense):
-        pointers[index] = None if one is None else one.data_ptr() or _NOWHERE
-    if planned.made.extras:
+    if planned.put is not None:
+        planned.put(pointers, 0, *[0 if x is None else x.data_ptr() for x in dense])
+    else:
+        for index, one in zip(plan.indices, dense):
+            pointers[index] = None if one is None else one.data_ptr() or _NOWHERE
         for name, one in zip(planned.made.extras, dense[planned.count:]):
             setattr(call, "d_" + name, None if one is None else one.data_ptr())
     call.d_inputs = addresses[2]
