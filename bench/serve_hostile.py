@@ -5,16 +5,16 @@
 
 Makes a small model of random weights and serves it. The clients send short requests one after another, as many as asked: tokens,
 completions of one token, streams, chats, broken JSON, unknown paths, bodies that are too long, some over a connection that is
-kept, some over one each. Meanwhile slow clients come back again and again: one that sends the head of a request a byte at a time, one its
-body, one that opens a connection and says nothing, one that asks for a long stream and reads none of it. They may not keep
-the others from being answered, and the server must shut each of them out.
+kept, some over one each. Meanwhile slow clients come back again and again: one that sends the head of a request a byte at a time, one
+its body, one that opens a connection and says nothing, one that asks for a long stream and reads none of it. They may not keep the
+others from being answered, and the server must shut each of them out.
 
-Exit status 1: a right request failed or a wrong one did not, a slow client was kept, or the process has grown from the first fifth of the requests to the end
-by more than 512 bytes a request and 2 MiB. Needs nothing beside Python.
+Exit status 1: a right request failed or a wrong one did not, a slow client was kept, or from the first fifth of the requests to the
+end the process has grown by more than 4 MiB and 64 bytes a request. Needs nothing beside Python.
 """
 import argparse, http.client, json, os, random, re, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
 
-ROOM = (2 << 20, 512)  # bytes by which a process may grow in all, and for each request
+ROOM = (4 << 20, 64)  # bytes by which a process may grow in all, and for each request
 
 
 def make_model(command, folder):
@@ -205,7 +205,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.command, folder)
         with open(os.path.join(folder, "log"), "w+") as log:
-            server = subprocess.Popen([options.command, "serve", model, "--port=0", "--slots=64", "--max-body=1", "--store=8", "--context=4096",
+            server = subprocess.Popen([options.command, "serve", model, "--port=0", "--slots=64", "--max-body=1", "--store=1", "--context=4096",
                                        f"--client-timeout={options.client_timeout}", f"--connections={options.clients + options.slow + 64}"],
                                       stdout=subprocess.PIPE, stderr=log, text=True)
             line = server.stdout.readline()
