@@ -103,6 +103,29 @@ static void test_bytes(void **unused) {
     must(dr_model_state_file_about(file, &told, NULL, 0));
 }
 
+/* Another rule of the table in the file's metadata is seen too, with as many letters. */
+static void test_rule(void **unused) {
+    (void)unused;
+    const char *file = scratch_path("state");
+    char head[4096] = {0};
+    dr_model_state_file told;
+    dr_position is[1];
+    dr_model *model = save(NULL, 1, file, is);
+    dr_model_state *loaded = NULL;
+    FILE *stream = fopen(file, "r+b");
+    assert_non_null(stream);
+    const size_t bytes = fread(head, 1, sizeof head, stream);
+    size_t at = 0;
+    while (at + 3 < bytes && memcmp(head + at, "kda", 3) != 0) at++;
+    assert_true(at + 3 < bytes);
+    assert_int_equal(fseek(stream, (long)at, SEEK_SET), 0);
+    fputs("gla", stream);
+    fclose(stream);
+    assert_refused(dr_model_state_file_about(file, &told, NULL, 0), DR_ERROR_FORMAT, "checksum");
+    assert_refused(dr_model_state_load(model, file, &loaded), DR_ERROR_FORMAT, "checksum");
+    dr_model_destroy(model);
+}
+
 static void test_other_files(void **unused) {
     (void)unused;
     const char *file = scratch_path("other");
@@ -138,6 +161,7 @@ static void test_allocations(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_told), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_allocations), cmocka_unit_test(test_other_files)};
+                                       cmocka_unit_test(test_allocations), cmocka_unit_test(test_rule),
+                                       cmocka_unit_test(test_other_files)};
     return cmocka_run_group_tests(tests, begin, end);
 }
