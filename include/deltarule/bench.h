@@ -31,7 +31,7 @@ typedef struct {
     double log_decay;   /* of every token, below 0; 0: as random as the other inputs */
     int64_t weak_heads; /* value heads, the first ones, that forget next to nothing: their log decays are -0.0001 */
 
-    const char *backend; /* "cpu" or "cuda"; NULL: "cpu". Training steps run on the CPU only */
+    const char *backend; /* "cpu" or "cuda"; NULL: "cpu" */
     dr_dtype dtype;      /* of the vectors, on cuda: as in dr_backend_options */
     int device;          /* likewise */
 } dr_bench_options;
@@ -97,18 +97,21 @@ typedef struct {
 DR_API dr_status dr_bench_decode(const dr_bench_options *options, int count, const dr_recurrence *recurrences,
                                  dr_bench_decode_result *results);
 
-/* Optimizer steps of task lm on random tokens: gradient, clipping, AdamW. The limit is OpenBLAS sgemm as above. Counted are
+/* Optimizer steps of task lm on random tokens: gradient, clipping, update. The limit is OpenBLAS sgemm as above; on cuda the
+ * product above, and steps follow one another without waiting for the host, as in a run. Counted are
  * 6 operations a parameter and token, without an embedding that is only looked up, and those of the recurrence as above. */
 typedef struct {
     char rule[32]; /* its name, or "composition" */
     int threads;
     int64_t parameters, tokens; /* tokens of a step */
     double recurrence;          /* operations of the recurrences, part of the amount */
+    double bytes;               /* of the backend's memory: parameters, gradient, optimizer, a step */
     char lacking[192];          /* as of dr_bench_op_result */
     dr_bench_work step;
 } dr_bench_train_result;
 
-/* settings: [count] options of runs, of which those of the model, batch, seq_len and the optimizer matter. results:
+/* settings: [count] options of runs, of which those of the model, vocabulary (257 where it is not set), batch, seq_len,
+ * keep_level and the optimizer matter. results:
  * [thread_counts, count] */
 DR_API dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_train_options *const *settings,
                                 dr_bench_train_result *results);

@@ -182,7 +182,7 @@ const cli_command cli_bench = {
         "  op      a recurrence over many tokens, forward and backward, against OpenBLAS sgemm at 512\n"
         "  decode  one token for many sequences, against a pass y = a y + b over as much memory\n"
         "  train   optimizer steps of a language model, against sgemm\n\n"
-        "With --backend cuda, op and decode run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
+        "With --backend cuda they run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
         "Limit and work are measured in turn in one process, each several times, and the median of the shares counts:\n"
         "compare what one call has measured. sgemm is OpenBLAS's, which chooses its kernels by the processor's model:\n"
         "where they are below what the processor has there are no shares, and a line says which OPENBLAS_CORETYPE to set.\n"

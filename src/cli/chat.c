@@ -27,6 +27,8 @@ enum {
     SPEEDS,
     VERBOSE,
     BACKEND,
+    DTYPE,
+    DEVICE,
     THREADS,
     WEIGHTS,
     ISA,
@@ -47,6 +49,8 @@ static const cli_flag table[FLAGS] = {
                             "after each answer a line on standard error: tokens kept, read and made, and how fast"}},
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
+    [DTYPE] = CLI_FLAG_DTYPE,
+    [DEVICE] = CLI_FLAG_DEVICE,
     [THREADS] = CLI_FLAG_THREADS,
     [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
@@ -285,7 +289,8 @@ static int begin(const cli_flag *flags, chat *self, const dr_model *model, const
 
 static int hold(const cli_flag *flags, const char *folder, dr_generate_options *options) {
     const cli_model_flags how = {
-        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
+        &flags[BACKEND], &flags[THREADS], &flags[ISA],   &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &flags[WEIGHTS], &flags[DTYPE],   &flags[DEVICE]};
     cli_model of;
     dr_chat *template = NULL;
     chat self = {.options = options, .speeds = cli_flag_boolean(&flags[SPEEDS])};

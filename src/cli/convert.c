@@ -30,7 +30,7 @@ static int run(int argc, char **argv) {
     memcpy(flags, table, sizeof flags);
     if (!cli_flags_parse(&cli_convert, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     backend.value = backend.setting.fallback, threads.value = threads.setting.fallback;
-    const cli_model_flags how = {&backend, &threads, &isa, NULL, cli_flag_boolean(&flags[VERBOSE]), NULL};
+    const cli_model_flags how = {&backend, &threads, &isa, NULL, cli_flag_boolean(&flags[VERBOSE]), NULL, NULL, NULL};
     options.dtype = strcmp(flags[DTYPE].value, "bf16") == 0   ? DR_BF16
                     : strcmp(flags[DTYPE].value, "fp16") == 0 ? DR_F16
                                                               : DR_F32;

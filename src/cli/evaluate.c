@@ -25,6 +25,8 @@ enum {
     TOKENIZER,
     VERBOSE,
     BACKEND,
+    DTYPE,
+    DEVICE,
     THREADS,
     WEIGHTS,
     ISA,
@@ -59,6 +61,8 @@ static const cli_flag table[FLAGS] = {
     [TOKENIZER] = CLI_FLAG_TOKENIZER,
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
+    [DTYPE] = CLI_FLAG_DTYPE,
+    [DEVICE] = CLI_FLAG_DEVICE,
     [THREADS] = CLI_FLAG_THREADS,
     [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
@@ -166,7 +170,8 @@ static dr_evaluate_options read_options(const cli_flag *flags, const dr_tokenize
 
 static int evaluate(const cli_flag *flags, const char *folder, const char *file) {
     const cli_model_flags how = {
-        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
+        &flags[BACKEND], &flags[THREADS], &flags[ISA],   &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &flags[WEIGHTS], &flags[DTYPE],   &flags[DEVICE]};
     cli_model of;
     dr_evaluate_result result;
     int exit_status = cli_model_open(&cli_evaluate, folder, &how, &of);

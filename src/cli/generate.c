@@ -30,6 +30,8 @@ enum {
     IGNORE_EOS,
     VERBOSE,
     BACKEND,
+    DTYPE,
+    DEVICE,
     THREADS,
     WEIGHTS,
     ISA,
@@ -77,6 +79,8 @@ static const cli_flag table[FLAGS] = {
                                 "with a tokenizer: go on after the token that ends a text"}},
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
+    [DTYPE] = CLI_FLAG_DTYPE,
+    [DEVICE] = CLI_FLAG_DEVICE,
     [THREADS] = CLI_FLAG_THREADS,
     [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
@@ -117,7 +121,8 @@ static dr_status open_draft(const cli_flag *flags, dr_backend *backend, dr_gener
 
 static int generate(const cli_flag *flags, const cli_prompts *prompts, dr_generate_options *options) {
     const cli_model_flags how = {
-        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &flags[WEIGHTS]};
+        &flags[BACKEND], &flags[THREADS], &flags[ISA],   &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &flags[WEIGHTS], &flags[DTYPE],   &flags[DEVICE]};
     cli_model of;
     int exit_status = cli_model_open(&cli_generate, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;

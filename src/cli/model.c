@@ -21,7 +21,9 @@ dr_dtype cli_flag_weights(const cli_flag *flag) {
 int cli_model_open(const cli_command *command, const char *folder, const cli_model_flags *flags, cli_model *opened) {
     const dr_backend_options options = {.threads = (int)cli_flag_integer(flags->threads),
                                         .isa = flags->isa->value,
-                                        .weights = flags->weights ? cli_flag_weights(flags->weights) : DR_F32};
+                                        .weights = flags->weights ? cli_flag_weights(flags->weights) : DR_F32,
+                                        .dtype = flags->dtype ? cli_flag_dtype(flags->dtype) : DR_F32,
+                                        .device = flags->device ? (int)cli_flag_integer(flags->device) : 0};
     *opened = (cli_model){0};
     dr_status status = dr_backend_open(flags->backend->value, &options, &opened->backend);
     if (status == DR_OK) status = dr_model_load(opened->backend, folder, &opened->model);

@@ -18,6 +18,8 @@ typedef struct {
     const cli_flag *tokenizer; /* names one, or "bytes"; not given: that of the model's folder, if there is one; NULL: none */
     bool verbose;              /* names the tensors that the model does not use */
     const cli_flag *weights;   /* CLI_FLAG_WEIGHTS, or NULL: as the backend computes */
+    const cli_flag *dtype;     /* CLI_FLAG_DTYPE, or NULL: float32 */
+    const cli_flag *device;    /* CLI_FLAG_DEVICE, or NULL: the first GPU */
 } cli_model_flags;
 
 /* Opens the backend, the model of a folder and its tokenizer. On failure says so, leaves nothing open and returns the exit

@@ -50,7 +50,7 @@ static void print(void *context, const dr_probe_figure *figure) {
 }
 
 static int probe(const cli_flag *flags, const char *kind, const char *text, size_t bytes) {
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], false, NULL};
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], false, NULL, NULL, NULL};
     cli_model of;
     int exit_status = cli_model_open(&cli_probe, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;

@@ -27,6 +27,8 @@ enum {
     JSON,
     VERBOSE,
     BACKEND,
+    DTYPE,
+    DEVICE,
     THREADS,
     WEIGHTS,
     ISA,
@@ -299,6 +301,8 @@ static const cli_flag table[FLAGS] = {
     [JSON] = SWITCH("json", "a JSON object a line, that of all files last"),
     [VERBOSE] = CLI_FLAG_VERBOSE,
     [BACKEND] = CLI_FLAG_BACKEND,
+    [DTYPE] = CLI_FLAG_DTYPE,
+    [DEVICE] = CLI_FLAG_DEVICE,
     [THREADS] = CLI_FLAG_THREADS,
     [WEIGHTS] = CLI_FLAG_WEIGHTS,
     [ISA] = CLI_FLAG_ISA,
@@ -331,8 +335,8 @@ static const cli_flag table[FLAGS] = {
 /* task: the settings of a task that is not lm, or NULL. */
 static int score(const cli_flag *flags, const dr_train_options *task, const char *text, size_t bytes) {
     const cli_model_flags how = {
-        &flags[BACKEND], &flags[THREADS], &flags[ISA], task ? NULL : &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
-        &flags[WEIGHTS]};
+        &flags[BACKEND], &flags[THREADS], &flags[ISA],   task ? NULL : &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &flags[WEIGHTS], &flags[DTYPE],   &flags[DEVICE]};
     cli_model of;
     int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
@@ -377,7 +381,8 @@ static int compare_type(const cli_flag *flags, const cli_model *plain, const cha
     cli_flag weights = flags[WEIGHTS];
     cli_model other;
     weights.value = type;
-    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA], NULL, false, &weights};
+    const cli_model_flags how = {&flags[BACKEND], &flags[THREADS], &flags[ISA],   NULL,
+                                 false,           &weights,        &flags[DTYPE], &flags[DEVICE]};
     int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &other);
     if (exit_status) return exit_status;
     options.tokenizer = plain->tokenizer;
@@ -399,7 +404,8 @@ static int compare(const cli_flag *flags, const char *text, size_t bytes) {
     cli_model plain;
     weights.value = weight_types[0];
     const cli_model_flags how = {
-        &flags[BACKEND], &flags[THREADS], &flags[ISA], &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]), &weights};
+        &flags[BACKEND], &flags[THREADS], &flags[ISA],   &flags[TOKENIZER], cli_flag_boolean(&flags[VERBOSE]),
+        &weights,        &flags[DTYPE],   &flags[DEVICE]};
     int exit_status = cli_model_open(&cli_score, flags[MODEL].value, &how, &plain);
     if (exit_status) return exit_status;
     cli_interrupt_catch("\nstopping; once more to leave at once\n");

@@ -52,11 +52,15 @@ static dr_status check_batch(const dr_model *model, const dr_batch *batch, const
 
 /* ---- runs ----------------------------------------------------------------------------------------------------------- */
 
-/* Runs the blocks; session->selected are then the targets' rows. */
-static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase phase, bool labelled, dr_model_state *state) {
+/* Memory of the call, and the batch in it. */
+static dr_status begin_call(dr_session *session, const dr_batch *batch, dr_phase phase, bool labelled, dr_model_state *state) {
     DR_TRY(dr_session_prepare(session, phase, &batch->layout, batch->targets, batch->positions != NULL, labelled));
     if (state) DR_TRY(dr_model_state_reserve(state, &batch->layout));
-    DR_TRY(dr_session_upload(session, batch, state ? state->seen : NULL, NULL));
+    return dr_session_upload(session, batch, state ? state->seen : NULL, NULL);
+}
+
+/* Runs the blocks; session->selected are then the targets' rows. */
+static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_model_state *state) {
     DR_TRY(dr_session_run(session, state));
     if (state) dr_model_state_advance(state, batch, false);
     if (!batch->positions) return DR_OK;
@@ -64,9 +68,9 @@ static dr_status run_blocks(dr_session *session, const dr_batch *batch, dr_phase
                                               session->tokens.positions, session->x, session->selected);
 }
 
-static int64_t rows_at(const dr_batch *batch, int64_t begin) {
+static int64_t rows_at(const dr_session *session, const dr_batch *batch, int64_t begin) {
     int64_t left = batch->targets - begin;
-    return left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
+    return left < session->head_rows ? left : session->head_rows;
 }
 
 /* Losses and hits of so many targets into session->losses and hits and the sum. */
@@ -102,10 +106,11 @@ dr_status dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_s
     const dr_operations *ops = session->backend->ops;
     DR_TRY(check_batch(session->model, batch, state, true));
     session->measured = false;
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_FORWARD, true, state));
+    if (batch->layout.rows > 0) DR_TRY(begin_call(session, batch, DR_PHASE_FORWARD, true, state));
+    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, state));
     session->measured = batch->layout.rows > 0;
-    for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin);
+    for (int64_t begin = 0; begin < batch->targets; begin += session->head_rows) {
+        int64_t count = rows_at(session, batch, begin);
         DR_TRY(dr_session_head(session, session->selected, begin, count));
         DR_TRY(measure(session, begin, count, 1, NULL));
         if (per_target)
@@ -113,6 +118,64 @@ dr_status dr_session_loss(dr_session *session, const dr_batch *batch, dr_model_s
         if (per_hit) DR_TRY(ops->get(session->backend, per_hit + begin, session->hits, (size_t)count));
     }
     return dr_session_result(session, loss, hits);
+}
+
+/* ---- the gradient ----------------------------------------------------------------------------------------------------- */
+
+/* A gradient whose batch is in the backend's memory. */
+typedef struct {
+    dr_session *session;
+    const dr_batch *batch;
+    double factor;
+    char *gradients;
+} gradient_work;
+
+static dr_status compute_gradient(void *context) {
+    const gradient_work *work = context;
+    dr_session *session = work->session;
+    const dr_batch *batch = work->batch;
+    DR_TRY(run_blocks(session, batch, NULL));
+    for (int64_t begin = 0; begin < batch->targets; begin += session->head_rows) {
+        const int64_t count = rows_at(session, batch, begin);
+        DR_TRY(dr_session_head(session, session->selected, begin, count));
+        DR_TRY(measure(session, begin, count, work->factor, session->logits));
+        DR_TRY(dr_session_head_back(session, session->selected, session->d_selected, begin, count, work->gradients));
+    }
+    if (batch->positions)
+        DR_TRY(session->backend->ops->rows_scatter(session->backend, batch->layout.rows, batch->targets,
+                                                   session->model->description.hidden, session->tokens.positions,
+                                                   session->d_selected, session->d_x));
+    return dr_session_run_back(session, work->gradients);
+}
+
+static bool same_form(const dr_gradient_form *a, const dr_gradient_form *b) {
+    return a->block == b->block && a->gradients == b->gradients && a->rows == b->rows && a->sequences == b->sequences &&
+           a->longest == b->longest && a->targets == b->targets && a->factor == b->factor && a->packed == b->packed &&
+           a->selects == b->selects && a->recomputes == b->recomputes;
+}
+
+/* By the backend's replay: a gradient of the same form as the last one is the same work. */
+static dr_status replay_gradient(gradient_work *work) {
+    dr_session *session = work->session;
+    const dr_operations *ops = session->backend->ops;
+    const dr_batch *batch = work->batch;
+    const dr_gradient_form form = {.block = session->block,
+                                   .gradients = work->gradients,
+                                   .rows = batch->layout.rows,
+                                   .sequences = batch->layout.sequences,
+                                   .longest = session->tokens.longest,
+                                   .targets = batch->targets,
+                                   .factor = work->factor,
+                                   .packed = batch->layout.cu_seqlens != NULL,
+                                   .selects = batch->positions != NULL,
+                                   .recomputes = session->recomputes};
+    if (!ops->replay) return compute_gradient(work);
+    if (!same_form(&form, &session->last)) {
+        ops->forget(session->backend, session->kept);
+        session->kept = NULL;
+    }
+    session->last = form;
+    return ops->replay(session->backend, compute_gradient, work, &session->kept);
 }
 
 dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double factor, void *gradients, double *loss,
@@ -124,23 +187,16 @@ dr_status dr_session_gradient(dr_session *session, const dr_batch *batch, double
     DR_TRY(check_batch(session->model, batch, NULL, true));
     session->measured = false;
     session->extra_factor = factor * (double)batch->targets; /* its mean over targets is as one target's loss */
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_GRADIENT, true, NULL));
+    if (batch->layout.rows > 0) {
+        gradient_work work = {session, batch, factor, gradients};
+        DR_TRY(begin_call(session, batch, DR_PHASE_GRADIENT, true, NULL));
+        DR_TRY(replay_gradient(&work));
+    }
     session->measured = batch->layout.rows > 0;
-    for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin);
-        DR_TRY(dr_session_head(session, session->selected, begin, count));
-        DR_TRY(measure(session, begin, count, factor, session->logits));
-        DR_TRY(dr_session_head_back(session, session->selected, session->d_selected, begin, count, gradients));
-    }
-    if (session->measured) {
-        if (batch->positions)
-            DR_TRY(session->backend->ops->rows_scatter(session->backend, batch->layout.rows, batch->targets,
-                                                       session->model->description.hidden, session->tokens.positions,
-                                                       session->d_selected, session->d_x));
-        DR_TRY(dr_session_run_back(session, gradients));
-    }
     return loss || hits ? dr_session_result(session, loss, hits) : DR_OK;
 }
+
+/* ---- logits ----------------------------------------------------------------------------------------------------------- */
 
 dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model_state *state, dr_dtype dtype, void *logits) {
     DR_NEED(session);
@@ -150,9 +206,10 @@ dr_status dr_session_logits(dr_session *session, const dr_batch *batch, dr_model
     DR_TRY(check_batch(session->model, batch, state, false));
     if (batch->targets > 0) DR_NEED(logits);
     session->measured = false;
-    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, DR_PHASE_FORWARD, false, state));
-    for (int64_t begin = 0; begin < batch->targets; begin += DR_HEAD_ROWS) {
-        int64_t count = rows_at(batch, begin), vocabulary = session->model->description.vocabulary;
+    if (batch->layout.rows > 0) DR_TRY(begin_call(session, batch, DR_PHASE_FORWARD, false, state));
+    if (batch->layout.rows > 0) DR_TRY(run_blocks(session, batch, state));
+    for (int64_t begin = 0; begin < batch->targets; begin += session->head_rows) {
+        int64_t count = rows_at(session, batch, begin), vocabulary = session->model->description.vocabulary;
         DR_TRY(dr_session_head(session, session->selected, begin, count));
         char *to = (char *)logits + (size_t)(begin * vocabulary) * dr_dtype_size(dtype);
         DR_TRY(dr_kind_download(session->backend, DR_VECTOR, to, dtype, session->logits, count * vocabulary));

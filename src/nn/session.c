@@ -83,6 +83,7 @@ dr_status dr_session_create(const dr_model *model, dr_session **session) {
     DR_TRY(dr_allocate_zero(sizeof(dr_session), "a session", &memory));
     dr_session *made = memory;
     made->model = model, made->backend = model->backend;
+    made->head_rows = model->backend->ops->device ? DR_HEAD_ROWS_DEVICE : DR_HEAD_ROWS;
     const dr_status status = make_host(made);
     if (status == DR_OK)
         *session = made;
@@ -93,6 +94,7 @@ dr_status dr_session_create(const dr_model *model, dr_session **session) {
 
 void dr_session_destroy(dr_session *session) {
     if (!session) return;
+    if (session->kept) session->backend->ops->forget(session->backend, session->kept);
     if (session->block) session->backend->ops->free(session->backend, session->block);
     dr_rows_release(&session->tokens);
     dr_depth_sums_release(&session->depth);
@@ -165,7 +167,7 @@ static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
 
 static void place(dr_session *session, const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena) {
     bool keep = session->phase == DR_PHASE_GRADIENT;
-    int64_t hidden = session->model->description.hidden, chunk = targets < DR_HEAD_ROWS ? targets : DR_HEAD_ROWS;
+    int64_t hidden = session->model->description.hidden, chunk = targets < session->head_rows ? targets : session->head_rows;
     dr_rows_place(layout, targets, selects, labelled, arena, &session->tokens);
     session->sum = dr_arena_take(arena, sizeof *session->sum);
     session->extra = dr_arena_take(arena, dr_kind_bytes(session->backend, DR_NUMBER, 1));

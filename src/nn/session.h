@@ -7,20 +7,30 @@
 #include "nn/model.h"
 #include "nn/rows.h"
 
-/* The head's products go through so many targets at a time, so that logits never take more than this many rows. */
-enum { DR_HEAD_ROWS = 1024 };
+/* The head's products go through so many targets at a time, so that logits never take more than this many rows; on a GPU, which
+ * needs more for its products and adds to the head's gradient less often so, through DR_HEAD_ROWS_DEVICE. */
+enum { DR_HEAD_ROWS = 1024, DR_HEAD_ROWS_DEVICE = 8192 };
 
 /* What a call's memory is planned for: a forward, which keeps nothing; a gradient, which keeps what each layer's backward
  * reads; one token a sequence through the decode engine, or several of one sequence, one after another. */
 typedef enum { DR_PHASE_FORWARD, DR_PHASE_GRADIENT, DR_PHASE_DECODE } dr_phase;
+
+/* What the work of a gradient follows from, once its batch is in the backend's memory. */
+typedef struct {
+    const void *block, *gradients;
+    int64_t rows, sequences, longest, targets;
+    double factor;
+    bool packed, selects, recomputes;
+} dr_gradient_form;
 
 /* The block grows when a call needs more and is kept; all pointers are into it. A forward needs one layer's memory, a gradient
  * that of every layer. */
 struct dr_session {
     const dr_model *model;
     dr_backend *backend;
-    dr_phase phase;  /* of the planned call */
-    bool recomputes; /* a gradient keeps only what each layer begins with, and makes the rest again in the backward */
+    dr_phase phase;    /* of the planned call */
+    int64_t head_rows; /* targets that a call takes through the head at a time */
+    bool recomputes;   /* a gradient keeps only what each layer begins with, and makes the rest again in the backward */
     void *block;
     size_t capacity;
     dr_rows tokens;
@@ -33,14 +43,16 @@ struct dr_session {
     void *passed, *d_passed;          /* [rows, the model's passed] from layer to layer, or NULL; of a gradient */
     void *x;                          /* [rows, hidden] after the last layer; the gradient of the stream in a backward */
     void *selected, *d_selected;      /* [targets, hidden] rows of x at the positions */
-    void *normed, *d_normed, *logits; /* [up to DR_HEAD_ROWS, hidden or vocabulary] */
+    void *normed, *d_normed, *logits; /* [up to head_rows, hidden or vocabulary] */
     void *d_x;                        /* [rows, hidden] */
-    double *losses;                   /* [up to DR_HEAD_ROWS] of targets; like all of these in the backend's memory */
+    double *losses;                   /* [up to head_rows] of targets; like all of these in the backend's memory */
     uint8_t *hits;
     dr_loss_sum *sum;    /* over the targets of the call */
     void *extra;         /* [1], a number: the losses of the modules' own, of a gradient's call */
     double extra_factor; /* of their gradient: that of a target's loss, times the targets */
     bool measured;       /* whether the last call left one */
+    void *kept;          /* of gradients of form `last`, by the backend's replay; NULL: nothing */
+    dr_gradient_form last;
 };
 
 /* Bytes of the backend's memory that a call over such a layout needs; nothing is allocated there. */
@@ -48,7 +60,7 @@ dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout 
                            bool labelled, size_t *bytes);
 /* Gradients with less memory, for a second forward of each layer: the same bits. DR_ERROR_UNSUPPORTED where parts of the model
  * attend to earlier outputs. */
-dr_status dr_session_recompute(dr_session *session);
+DR_FOR_CHECK dr_status dr_session_recompute(dr_session *session);
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all
  * rows; labelled: there are labels. */

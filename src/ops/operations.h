@@ -182,6 +182,7 @@ typedef struct dr_operations {
     /* with another type on the backend's side than its own; NULL: there is no other */
     dr_status (*upload_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
     dr_status (*download_as)(dr_backend *, void *to, dr_dtype to_dtype, const void *from, dr_dtype from_dtype, int64_t count);
+    int64_t (*available)(dr_backend *); /* bytes for tensors that are free; NULL: the host's */
     dr_status (*copy)(dr_backend *, void *to, const void *from, size_t bytes); /* within the backend's memory */
     /* bytes from and to host memory, as they are; from may change when put has returned, and to is there when get has */
     dr_status (*put)(dr_backend *, void *to, const void *from, size_t bytes);
@@ -415,6 +416,12 @@ typedef struct dr_operations {
                                      const dr_mutable_states *states);
     int (*recurrence_kernel)(const dr_plan *, bool decode, char *text, size_t size);
     void (*recurrence_path)(const dr_plan *, bool packed, dr_stage, dr_stage_path *);
+
+    /* Work that comes again and again, with less of the host's time. run puts it on the backend: calls of this table with the
+     * same arguments each time, none of which waits. *kept is NULL at first, then what replay keeps of it; the first call of
+     * replay always calls run, which takes the memory that it needs. Both NULL: run is called instead. */
+    dr_status (*replay)(dr_backend *, dr_status (*run)(void *context), void *context, void **kept);
+    void (*forget)(dr_backend *, void *kept); /* NULL is allowed */
 } dr_operations;
 
 /* What callers ask for by name, a forward and its backward together: not every backend has all of it. */

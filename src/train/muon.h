@@ -23,8 +23,8 @@ typedef struct dr_muon dr_muon;
 /* Memory for matrices of up to so many elements with a shorter side of up to `side`. DR_ERROR_UNSUPPORTED, with the operation,
  * on a backend that lacks one. */
 dr_status dr_muon_create(dr_backend *backend, int64_t elements, int64_t side, dr_muon **muon);
-void dr_muon_destroy(dr_muon *muon);        /* NULL is allowed */
-int64_t dr_muon_bytes(const dr_muon *muon); /* of the backend's memory; 0 of NULL */
+void dr_muon_destroy(dr_muon *muon);                     /* NULL is allowed */
+DR_FOR_CHECK int64_t dr_muon_bytes(const dr_muon *muon); /* of the backend's memory; 0 of NULL */
 
 typedef struct {
     int64_t rows, columns;

@@ -41,12 +41,12 @@ typedef struct {
 DR_FOR_CHECK dr_status dr_optimizer_create(dr_model *model, const dr_optimizer_settings *settings, dr_optimizer **optimizer);
 DR_FOR_CHECK void dr_optimizer_destroy(dr_optimizer *optimizer); /* NULL is allowed */
 
-void dr_optimizer_zero(dr_optimizer *optimizer); /* the gradient */
+DR_FOR_CHECK void dr_optimizer_zero(dr_optimizer *optimizer); /* the gradient */
 
 /* Changes the parameters by the gradient, unless its norm is not finite; does not wait. */
-dr_status dr_optimizer_update(dr_optimizer *optimizer, double learning_rate);
+DR_FOR_CHECK dr_status dr_optimizer_update(dr_optimizer *optimizer, double learning_rate);
 /* Of the last update: the gradient's norm before clipping, and whether the step was skipped. */
-dr_status dr_optimizer_result(dr_optimizer *optimizer, double *norm, bool *skipped);
+DR_FOR_CHECK dr_status dr_optimizer_result(dr_optimizer *optimizer, double *norm, bool *skipped);
 /* Both of these. */
 DR_FOR_CHECK dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
 

@@ -19,9 +19,15 @@ static int64_t block_bytes(const dr_model *model) {
     return (int64_t)dr_kind_bytes(model->backend, DR_NUMBER, model->block_count);
 }
 
+/* Of the backend's memory. */
+static int64_t available_to(dr_backend *backend) {
+    return backend->ops->available ? backend->ops->available(backend) : dr_memory_available();
+}
+
 /* count: parameters. smaller: what would do, or NULL; a run that is resumed cannot be made smaller in other ways. */
-static dr_status check_available(int64_t needed, int64_t count, const char *what, const char *smaller, bool resumed) {
-    int64_t available = dr_memory_available();
+static dr_status check_available(dr_backend *backend, int64_t needed, int64_t count, const char *what, const char *smaller,
+                                 bool resumed) {
+    const int64_t available = available_to(backend);
     if (needed <= available) return DR_OK;
     if (smaller)
         return dr_fail(
@@ -41,13 +47,13 @@ dr_status dr_trial_fits(dr_backend *backend, const dr_model_config *config, bool
     int64_t bytes;
     DR_TRY(dr_model_build(backend, config, &model));
     if (!dr_product((int64_t[]){block_bytes(model), BLOCKS}, 2, &bytes)) bytes = INT64_MAX;
-    dr_status status = check_available(bytes, model->count, "training", NULL, resumed);
+    dr_status status = check_available(backend, bytes, model->count, "training", NULL, resumed);
     dr_model_destroy(model);
     return status;
 }
 
 dr_status dr_trial_fits_beside(const dr_model *model) {
-    return check_available((BLOCKS - 1) * block_bytes(model), model->count, "training", NULL, true);
+    return check_available(model->backend, (BLOCKS - 1) * block_bytes(model), model->count, "training", NULL, true);
 }
 
 /* Bytes of a step in so many parts as it has, times `parts`, that keeps so much. */
@@ -66,7 +72,7 @@ static dr_status bytes_of(dr_run *run, int64_t parts, bool recomputes, int64_t *
 
 /* The first choice that fits: all layers made again, which changes no number, or more parts, or both. "" if none does. */
 static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size) {
-    const int64_t available = dr_memory_available(), sequences = run->task->sequences, parts = run->numbers.parts;
+    const int64_t available = available_to(run->model->backend), sequences = run->task->sequences, parts = run->numbers.parts;
     const bool may_recompute = !run->session->recomputes && run->model->description.residual == DR_RESIDUAL_SUM;
     int64_t bytes;
     text[0] = '\0';
@@ -92,9 +98,10 @@ static dr_status check_step(dr_run *run) {
     char smaller[128];
     int64_t bytes;
     DR_TRY(bytes_of(run, 1, run->session->recomputes, &bytes));
-    if (bytes <= dr_memory_available()) return DR_OK;
+    if (bytes <= available_to(run->model->backend)) return DR_OK;
     DR_TRY(name_smaller(run, run->folder != NULL, smaller, sizeof smaller));
-    return check_available(bytes, run->model->count, "a step", *smaller ? smaller : NULL, run->folder != NULL);
+    return check_available(run->model->backend, bytes, run->model->count, "a step", *smaller ? smaller : NULL,
+                           run->folder != NULL);
 }
 
 dr_status dr_trial_run(dr_run *run) {

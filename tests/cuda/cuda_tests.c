@@ -43,7 +43,7 @@ static const struct {
 } suites[] = {{"refusals", suite_refusals}, {"graphs", suite_graphs},     {"busy", suite_busy},     {"chains", suite_chains},
               {"slots", suite_slots},       {"many", suite_many},         {"shapes", suite_shapes}, {"layers", suite_layers},
               {"early", suite_early},       {"decays", suite_decays},     {"plans", suite_plans},   {"large", suite_large},
-              {"rounding", suite_rounding}, {"networks", suite_networks}, {"trials", suite_trials}};
+              {"rounding", suite_rounding}, {"networks", suite_networks}, {"models", suite_models}, {"trials", suite_trials}};
 enum { SUITES = sizeof suites / sizeof *suites };
 
 /* Fills g and what is run: a suite's name, or NULL for all. 0, or the exit status. */

@@ -1,5 +1,6 @@
-/* The operations of networks on a GPU: the cases of network/calls.h, in float32 and bf16. */
+/* Networks on a GPU, in float32 and bf16: their operations (network/calls.h) and whole models (network/models.h). */
 #include "network/calls.h"
+#include "network/models.h"
 #include "suites.h"
 
 static bool hold(gpu *g, int type, int rounds, fault *what) {
@@ -18,4 +19,12 @@ static bool hold(gpu *g, int type, int rounds, fault *what) {
 bool suite_networks(gpu *g, fault *what) {
     const int rounds = g->brief ? 8 : 40;
     return hold(g, 0, rounds, what) && hold(g, 1, rounds, what);
+}
+
+bool suite_models(gpu *g, fault *what) {
+    bool right = true;
+    for (int type = 0; type < 2; type++)
+        for (int recurrent = 0; recurrent < 2; recurrent++)
+            right = models_hold(g->cuda[type], models_to_hold(recurrent == 1), g->threads, &g->checks) && right;
+    return right || fault_is(what, "the lines above tell which models do not hold");
 }

@@ -60,6 +60,8 @@ bool suite_decays(gpu *g, fault *what);
 bool suite_plans(gpu *g, fault *what);
 /* Operations of networks: each with drawn shapes, against the reference (network/calls.h). */
 bool suite_networks(gpu *g, fault *what);
+/* Whole models: loss, gradient, the same bits again (network/models.h). */
+bool suite_models(gpu *g, fault *what);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 

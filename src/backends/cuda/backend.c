@@ -6,6 +6,8 @@
 #include "backends/cuda/network/network.h"
 #include "backends/cuda/open.h"
 #include "backends/cuda/recurrence.h"
+#include "backends/cuda/replay.h"
+#include "backends/cuda/transfer.h"
 #include "base/number.h"
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
@@ -67,6 +69,7 @@ static void close_backend(dr_backend *backend) {
         cudaStreamSynchronize(dr_cuda_of(backend)->stream.at);
         dr_cuda_product_close(backend->state);
         dr_cuda_network_close(backend->state);
+        dr_cuda_transfers_close(backend->state);
         dr_cuda_leave(before);
     }
     dr_release(backend->state);
@@ -122,7 +125,8 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     .zero = dr_cuda_zero, .upload = dr_cuda_upload, .download = dr_cuda_download, .upload_as = dr_cuda_upload_as,              \
     .download_as = dr_cuda_download_as, .wait = wait_for_stream, .time_runs = dr_cuda_time_runs, .product = dr_cuda_product,   \
     .describe = describe, .close = close_backend, .copy = dr_cuda_copy, .put = dr_cuda_put, .get = dr_cuda_get,                \
-    .recurrence_plan = dr_cuda_recurrence_plan, .recurrence_forward = dr_cuda_recurrence_forward,                              \
+    .fetch = dr_cuda_fetch, .fetched = dr_cuda_fetched, .available = dr_cuda_available, .replay = dr_cuda_replay,              \
+    .forget = dr_cuda_forget, .recurrence_plan = dr_cuda_recurrence_plan, .recurrence_forward = dr_cuda_recurrence_forward,    \
     .recurrence_backward = dr_cuda_recurrence_backward, .recurrence_decode = dr_cuda_recurrence_decode,                        \
     .recurrence_chunk = dr_cuda_recurrence_chunk, .recurrence_boundary = dr_cuda_recurrence_boundary,                          \
     .recurrence_kernel = dr_cuda_recurrence_kernel, .recurrence_path = dr_cuda_recurrence_path
@@ -160,7 +164,9 @@ dr_status dr_cuda_open(const dr_backend_options *options, dr_backend **backend) 
     DR_TRY(dr_allocate(sizeof(dr_backend), "a backend", &memory));
     dr_status status = dr_allocate_zero(sizeof(dr_cuda_state), "a backend's state", &state);
     if (status == DR_OK) status = dr_cuda_network_open(&gpu);
+    if (status == DR_OK) status = dr_cuda_transfers_open(&gpu);
     if (status != DR_OK) {
+        dr_cuda_network_close(&gpu);
         dr_release(state);
         dr_release(memory);
         return status;

@@ -2,8 +2,8 @@
  * layout. C and CUDA files include it; the project's C headers come through here, so that their functions are C to both.
  *
  * Every call of the runtime goes through DR_CUDA, and every launch through dr_cuda_launch (device/launch.cuh). All work is put
- * on the backend's stream; nothing is allocated and nothing waits outside backend.c, memory.c and measure.c. Grids are
- * one-dimensional: only x may exceed 65,535. Offsets into tensors are int64_t. */
+ * on the backend's stream; nothing is allocated and nothing waits outside backend.c, memory.c, transfer.c and measure.c. Grids
+ * are one-dimensional: only x may exceed 65,535. Offsets into tensors are int64_t. */
 #ifndef DR_CUDA_CUDA_H
 #define DR_CUDA_CUDA_H
 
@@ -56,8 +56,9 @@ typedef struct {
     bool hopper;           /* the kernels for sm_90a run; else those for sm_80 */
     int driver, runtime;   /* versions, 1000 major + 10 minor */
     char name[128];
-    struct dr_cuda_product *product; /* a library for measuring, opened when first asked for (measure.c) */
-    struct dr_cuda_network *network; /* what operations of networks keep (network/state.c) */
+    struct dr_cuda_product *product;     /* a library for measuring, opened when first asked for (measure.c) */
+    struct dr_cuda_network *network;     /* what operations of networks keep (network/state.c) */
+    struct dr_cuda_transfers *transfers; /* copies under way between host and GPU (transfer.c) */
 } dr_cuda;
 
 /* The device's data and, in a heap block of its own, what its launches share. */
@@ -66,8 +67,16 @@ typedef struct {
     dr_cuda_kernels kernels;
 } dr_cuda_state;
 
+/* While the calling thread captures a graph (replay.c): the backend's data with the stream that is captured, and whose it is.
+ */
+typedef struct {
+    const void *state;
+    const dr_cuda *gpu;
+} dr_cuda_capture;
+extern __thread dr_cuda_capture dr_cuda_captured;
+
 static inline const dr_cuda *dr_cuda_of(const dr_backend *backend) {
-    return (const dr_cuda *)backend->state;
+    return dr_cuda_captured.state == backend->state ? dr_cuda_captured.gpu : (const dr_cuda *)backend->state;
 }
 
 /* DR_OK, or a status and a sentence about the call: DR_ERROR_MEMORY, else DR_ERROR_DEVICE. */

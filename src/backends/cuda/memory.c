@@ -33,6 +33,17 @@ void dr_cuda_free(dr_backend *backend, void *memory) {
     dr_cuda_leave(before);
 }
 
+enum { RESERVE = 1 << 29 }; /* bytes for products, for memory between kernels and for the driver */
+
+int64_t dr_cuda_available(dr_backend *backend) {
+    size_t left = 0, all = 0;
+    int before;
+    if (dr_cuda_enter(backend, &before) != DR_OK) return 0;
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess) cudaGetLastError();
+    dr_cuda_leave(before);
+    return left > RESERVE ? (int64_t)(left - RESERVE) : 0;
+}
+
 void dr_cuda_zero(dr_backend *backend, void *memory, size_t bytes) {
     int before;
     if (!bytes || dr_cuda_enter(backend, &before) != DR_OK) return;
@@ -168,7 +179,7 @@ static dr_status move_bytes(dr_backend *backend, void *to, const void *from, siz
     return status;
 }
 
-dr_status dr_cuda_put(dr_backend *backend, void *to, const void *from, size_t bytes) {
+dr_status dr_cuda_put_and_wait(dr_backend *backend, void *to, const void *from, size_t bytes) {
     return move_bytes(backend, to, from, bytes, cudaMemcpyHostToDevice);
 }
 

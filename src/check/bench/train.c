@@ -1,11 +1,14 @@
-/* Optimizer steps of a language model on random tokens: the gradient of the mean loss over a batch, clipping, AdamW. What a run
- * does beside its steps (reading text, evaluations, checkpoints) is not measured. */
+/* Optimizer steps of a language model on random tokens: the gradient of the mean loss over a batch, clipping, the update. What
+ * a run does beside its steps (reading text, evaluations, checkpoints) is not measured. On a device steps follow one another
+ * without waiting for the host, as in a run. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "check/bench/count.h"
+#include "check/bench/device.h"
 #include "check/bench/limit.h"
 #include "data/corpus.h"
+#include "nn/session.h"
 #include "ops/kind.h"
 #include "train/optimizer.h"
 #include "train/settings.h"
@@ -26,49 +29,57 @@ typedef struct {
     dr_session *session;
     dr_optimizer *optimizer;
     dr_batch batch;
-    int32_t *ids; /* [rows], then the labels [rows] */
-    double loss;  /* of the last step, mean */
-    dr_bench_sgemm sgemm;
+    int32_t *ids;         /* [rows], then the labels [rows] */
+    dr_bench_sgemm sgemm; /* on the CPU */
 } train_case;
 
 static dr_status run_step(void *context) {
     train_case *c = context;
-    double norm;
+    dr_optimizer_zero(c->optimizer);
+    DR_TRY(dr_session_gradient(c->session, &c->batch, 1.0 / (double)c->batch.targets, c->optimizer->gradient, NULL, NULL));
+    return dr_optimizer_update(c->optimizer, LEARNING_RATE);
+}
+
+/* What the last step came to. */
+static dr_status check_step(const train_case *c) {
+    double loss, norm;
     bool skipped;
-    size_t bytes = dr_kind_bytes(c->backend, DR_NUMBER, dr_model_block_count(c->model));
-    dr_backend_zero(c->backend, c->optimizer->gradient, bytes);
-    DR_TRY(dr_session_gradient(c->session, &c->batch, 1.0 / (double)c->batch.targets, c->optimizer->gradient, &c->loss, NULL));
-    DR_TRY(dr_optimizer_step(c->optimizer, LEARNING_RATE, &norm, &skipped));
+    DR_TRY(dr_session_result(c->session, &loss, NULL));
+    DR_TRY(dr_optimizer_result(c->optimizer, &norm, &skipped));
     if (skipped) return dr_fail(DR_ERROR_NUMERIC, "the gradient is not finite: its norm is %g", norm);
-    return DR_OK;
+    return isfinite(loss) ? DR_OK : dr_fail(DR_ERROR_NUMERIC, "the loss is %g", loss);
 }
 
 static dr_status draw_batch(const dr_bench_options *options, train_case *c) {
-    int64_t sequences = dr_setting_integer(c->settings, DR_SET_BATCH);
+    const int64_t sequences = dr_setting_integer(c->settings, DR_SET_BATCH);
+    const int64_t vocabulary = dr_model_get_config(c->model)->vocabulary;
     int64_t sizes[2] = {sequences, dr_setting_integer(c->settings, DR_SET_SEQ_LEN)}, rows = 0;
     void *memory = NULL;
     if (!dr_product(sizes, 2, &rows)) return dr_fail(DR_ERROR_ARGUMENT, "batch and seq_len are too large together");
     DR_TRY(dr_allocate((size_t)rows * 2 * sizeof(int32_t), "tokens", &memory));
     c->ids = memory;
     dr_random random = dr_random_start(options->seed, STREAM_TOKENS);
-    for (int64_t i = 0; i < 2 * rows; i++) c->ids[i] = (int32_t)dr_random_below(&random, DR_BYTE_VOCABULARY);
+    for (int64_t i = 0; i < 2 * rows; i++) c->ids[i] = (int32_t)dr_random_below(&random, (uint64_t)vocabulary);
     c->batch =
         (dr_batch){.layout = {.sequences = sequences, .rows = rows}, .ids = c->ids, .targets = rows, .labels = c->ids + rows};
     return DR_OK;
 }
 
 static dr_status prepare(const dr_bench_options *options, int threads, train_case *c) {
-    dr_backend_options backend = {.threads = threads, .isa = options->isa};
+    const bool chosen = dr_setting_is_set(c->settings, DR_SET_VOCABULARY);
     dr_model_config config;
     dr_optimizer_settings optimizer;
     DR_TRY(dr_train_optimizer_settings(c->settings, &optimizer));
-    DR_TRY(dr_train_model_config(c->settings, DR_BYTE_VOCABULARY, &config));
-    DR_TRY(dr_backend_open("cpu", &backend, &c->backend));
+    DR_TRY(dr_train_model_config(c->settings, chosen ? dr_setting_integer(c->settings, DR_SET_VOCABULARY) : DR_BYTE_VOCABULARY,
+                                 &config));
+    DR_TRY(dr_bench_open(options, threads, &c->backend));
     DR_TRY(dr_model_create(c->backend, &config, options->seed, &c->model));
     DR_TRY(dr_session_create(c->model, &c->session));
     DR_TRY(dr_optimizer_create(c->model, &optimizer, &c->optimizer));
+    if (dr_setting_integer(c->settings, DR_SET_KEEP_LEVEL) > 0) DR_TRY(dr_session_recompute(c->session));
     DR_TRY(draw_batch(options, c));
-    return dr_bench_sgemm_create(threads, options->seed, &c->sgemm);
+    DR_TRY(run_step(c)); /* takes all memory that a step needs */
+    return dr_bench_device_of(c->backend) ? DR_OK : dr_bench_sgemm_create(threads, options->seed, &c->sgemm);
 }
 
 static void destroy(train_case *c) {
@@ -100,18 +111,39 @@ static double amount_of(const train_case *c) {
     return OPERATIONS_A_PARAMETER * multiplied * (double)c->batch.layout.rows + recurrence_of(c);
 }
 
+/* Of the backend's memory: parameters, gradient, what the optimizer keeps, and a step. */
+static double bytes_of(const train_case *c) {
+    const int64_t count = dr_model_block_count(c->model);
+    const size_t block = dr_kind_bytes(c->backend, DR_NUMBER, count);
+    const size_t copies = dr_has_copies(c->backend) ? dr_kind_bytes(c->backend, DR_VECTOR, count) : 0;
+    return 4 * (double)block + (double)copies + (double)dr_muon_bytes(c->optimizer->muon) + (double)c->session->capacity;
+}
+
 static void describe(const train_case *c, int threads, dr_bench_train_result *result) {
     const char *name = dr_model_get_config(c->model)->rule.name;
     *result = (dr_bench_train_result){.threads = threads,
                                       .parameters = dr_model_parameter_count(c->model),
                                       .tokens = c->batch.layout.rows,
-                                      .recurrence = recurrence_of(c)};
+                                      .recurrence = recurrence_of(c),
+                                      .bytes = bytes_of(c)};
     snprintf(result->rule, sizeof result->rule, "%s", name ? name : "composition");
+}
+
+static void fill_pair(train_case *c, dr_bench_limits *limits, dr_bench_pair *pair) {
+    dr_backend *device = dr_bench_device_of(c->backend);
+    if (device)
+        dr_bench_product_item(limits, &pair->limit);
+    else
+        dr_bench_sgemm_item(&c->sgemm, &pair->limit);
+    pair->work.run = run_step;
+    pair->work.context = c;
+    pair->work.device = device;
+    pair->work.amount = amount_of(c);
 }
 
 /* cases: [thread_counts, count] */
 static dr_status measure(const dr_bench_options *options, int count, const dr_train_options *const *settings, train_case *cases,
-                         dr_bench_grid *grid, dr_bench_train_result *results) {
+                         dr_bench_limits *limits, dr_bench_grid *grid, dr_bench_train_result *results) {
     int all = options->thread_counts * count;
     for (int i = 0; i < all; i++) {
         train_case *c = &cases[i];
@@ -119,17 +151,16 @@ static dr_status measure(const dr_bench_options *options, int count, const dr_tr
             return dr_fail(DR_ERROR_ARGUMENT, "settings %d are missing: they must not be NULL", i % count);
         c->settings = settings[i % count];
         DR_TRY(prepare(options, options->threads[i / count], c));
-        dr_bench_pair *pair = dr_bench_grid_at(grid, i / count, i % count, 0);
-        dr_bench_sgemm_item(&c->sgemm, &pair->limit);
-        pair->work.run = run_step;
-        pair->work.context = c;
-        pair->work.amount = amount_of(c);
+        if (i == 0 && (limits->memory.backend = dr_bench_device_of(c->backend)))
+            DR_TRY(dr_bench_limits_create(true, options->seed, limits));
+        fill_pair(c, limits, dr_bench_grid_at(grid, i / count, i % count, 0));
     }
     DR_TRY(dr_bench_grid_measure(grid));
     for (int i = 0; i < all; i++) {
-        if (!isfinite(cases[i].loss)) return dr_fail(DR_ERROR_NUMERIC, "the loss is %g", cases[i].loss);
+        DR_TRY(check_step(&cases[i]));
         describe(&cases[i], options->threads[i / count], &results[i]);
-        snprintf(results[i].lacking, sizeof results[i].lacking, "%s", cases[i].sgemm.lacking);
+        const char *lacking = dr_bench_device_of(cases[i].backend) ? limits->lacking : cases[i].sgemm.lacking;
+        snprintf(results[i].lacking, sizeof results[i].lacking, "%s", lacking);
         results[i].step = dr_bench_grid_work(grid, i / count, i % count, 0);
     }
     return DR_OK;
@@ -143,12 +174,14 @@ dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_tr
     DR_TRY(dr_bench_check(options, count));
     int all = options->thread_counts * count;
     dr_bench_grid grid = {0};
+    dr_bench_limits limits = {.from = NULL};
     void *cases = NULL;
     dr_status status;
     DR_GO(dr_bench_grid_create(options, count, 1, &grid));
     DR_GO(dr_allocate_zero((size_t)all * sizeof(train_case), "cases", &cases));
-    DR_GO(measure(options, count, settings, cases, &grid, results));
+    DR_GO(measure(options, count, settings, cases, &limits, &grid, results));
 done:
+    dr_bench_limits_destroy(&limits);
     for (int i = 0; cases && i < all; i++) destroy((train_case *)cases + i);
     dr_release(cases);
     dr_bench_grid_destroy(&grid);

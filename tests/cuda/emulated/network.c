@@ -1,12 +1,14 @@
 /* cuda_emulated_network: the operations of networks of backend cuda on the host, where there need be no GPU (block.h), in both
- * types against the reference (../network/calls.h). Kernels, launches and memory between kernels are the project's own; of
- * matrix products, which cuBLASLt makes on a GPU, plain loops stand for the library (products.c). Threads of a block take turns
- * in other orders in every second run, which must give the same bits.
+ * types against the reference (../network/calls.h), and models without recurrences (../network/models.h). Kernels, launches and
+ * memory between kernels are the project's own; of matrix products, which cuBLASLt makes on a GPU, plain loops stand for the
+ * library (products.c). Threads of a block take turns in other orders in every second run, which must give the same bits.
  *
  *     cuda_emulated_network [ROUNDS [SEED]] */
 #include "backends/cuda/network/network.h"
 #include "../network/calls.h"
+#include "../network/models.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/transfer.h"
 #include "backends/reference/reference.h"
 #include "base/clock.h"
 #include "runtime.h"
@@ -28,6 +30,8 @@ static const dr_operations operations = {
     .copy = dr_cuda_copy,
     .put = dr_cuda_put,
     .get = dr_cuda_get,
+    .fetch = dr_cuda_fetch,
+    .fetched = dr_cuda_fetched,
     DR_CUDA_NETWORK_OPERATIONS,
 };
 
@@ -37,12 +41,17 @@ static bool run(dr_dtype dtype, int rounds, uint64_t seed) {
     dr_backend tested = {.ops = &operations, .isa = "host", .threads = 1, .storage = dtype, .state = &gpu};
     trials t = {.tested = &tested, .random = dr_random_start(seed, 1), .vary = emulate_manner, .worst_call = "none"};
     const double start = dr_clock_now();
-    if (dr_reference_open(NULL, &t.exact) != DR_OK || dr_cuda_network_open(&gpu) != DR_OK) return false;
+    if (dr_reference_open(NULL, &t.exact) != DR_OK || dr_cuda_network_open(&gpu) != DR_OK ||
+        dr_cuda_transfers_open(&gpu) != DR_OK)
+        return false;
     if (dtype == DR_BF16 && dr_reference_open(&stored, &t.rounded) != DR_OK) return false;
-    const bool right = network_cases(&t, rounds);
+    bool right = network_cases(&t, rounds);
     printf("%-5s %6ld checks %6.1f s  %s%s; largest error %.2f of what is allowed, of %s\n", dr_dtype_name(dtype), t.checks,
            dr_clock_now() - start, right ? "all right" : "FAIL: ", t.wrong, t.worst, t.worst_call);
+    fflush(stdout);
     release_draws(&t);
+    right = right && models_hold(&tested, models_to_hold(false), 2, &t.checks);
+    dr_cuda_transfers_close(&gpu);
     dr_cuda_network_close(&gpu);
     dr_reference_close(t.exact);
     if (t.rounded) dr_reference_close(t.rounded);

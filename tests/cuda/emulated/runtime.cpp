@@ -32,6 +32,35 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return cudaSuccess;
 }
 
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
+    return cudaMalloc(memory, bytes);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    return cudaFree(memory);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+    *event = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t) {
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t) {
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
     return cudaSuccess;
 }

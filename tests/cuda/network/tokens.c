@@ -257,6 +257,37 @@ CASE(steps) {
                    .run = optimizer_step});
 }
 
+OPERATION(muon_momentum) {
+    return b->ops->momentum(b, 0.95, at[0], c->numbers[0], at[1], at[2], at[3]);
+}
+
+OPERATION(muon_descend) {
+    return b->ops->descend(b, c->descriptor, at[0], c->numbers[0], at[1], at[2]);
+}
+
+CASE(muon) {
+    const int64_t count = round % 2 ? 8 * draw_between(t, 1, 300) : draw_between(t, 1, 3000);
+    const dr_descent of = {1e-2, 0.7, 0.1};
+    dr_control *control = draw_block(t, 1, sizeof *control);
+    *control = (dr_control){.scale = 0.5, .updates = 3, .skipped_in_row = round % 4 == 3};
+    const role y = round % 4 == 3 ? ADDED : WRITTEN; /* nothing is written in a skipped step */
+    check_call(
+        t, &(call){.name = "momentum",
+                   .numbers = {count},
+                   .tolerance = backward_tolerance,
+                   .tensors = {integers_of("control", CONTROLS, READ, 1, control), draw_numbers(t, "gradient", READ, 1, count),
+                               draw_numbers(t, "momentum", ADDED, 1, count), draw_vectors(t, "y", y, 1, count)},
+                   .run = muon_momentum});
+    check_call(t,
+               &(call){.name = "descend",
+                       .descriptor = &of,
+                       .numbers = {count},
+                       .tolerance = backward_tolerance,
+                       .tensors = {integers_of("control", CONTROLS, READ, 1, control),
+                                   draw_vectors(t, "direction", READ, 1, count), draw_numbers(t, "parameter", ADDED, 1, count)},
+                       .run = muon_descend});
+}
+
 OPERATION(store) {
     if (b->ops->store_vectors) return b->ops->store_vectors(b, c->numbers[0], at[0], at[1]);
     return b->ops->copy(b, at[1], at[0], (size_t)c->numbers[0] * sizeof(double));
@@ -466,6 +497,7 @@ const network_case token_cases[] = {{"tables and rows", tables},
                                     {"attention with memory", attentions_with_memory},
                                     {"losses", losses},
                                     {"optimizer", steps},
+                                    {"muon", muon},
                                     {"copies", copies},
                                     {"depth", depths},
                                     {"routes", routes},

@@ -160,6 +160,10 @@ dr_status dr_cuda_clip(dr_backend *, double clip, dr_control *control);
 dr_status dr_cuda_sum_squares(dr_backend *, int64_t count, const void *x, dr_control *control);
 dr_status dr_cuda_adamw(dr_backend *, const dr_adamw *, const dr_control *, int64_t count, const void *gradient,
                         void *parameter, void *m, void *v);
+dr_status dr_cuda_momentum(dr_backend *, double beta, const dr_control *, int64_t count, const void *gradient, void *momentum,
+                           void *y);
+dr_status dr_cuda_descend(dr_backend *, const dr_descent *, const dr_control *, int64_t count, const void *direction,
+                          void *parameter);
 
 /* All of them, for the table of a backend. */
 #define DR_CUDA_NETWORK_OPERATIONS                                                                                             \
@@ -188,7 +192,8 @@ dr_status dr_cuda_adamw(dr_backend *, const dr_adamw *, const dr_control *, int6
     .scale_heads_forward = dr_cuda_scale_heads_forward, .scale_heads_backward = dr_cuda_scale_heads_backward,                  \
     .copy_heads = dr_cuda_copy_heads, .add = dr_cuda_add, .store_vectors = dr_cuda_store_vectors,                              \
     .rows_gather = dr_cuda_rows_gather, .rows_scatter = dr_cuda_rows_scatter, .cross_entropy = dr_cuda_cross_entropy,          \
-    .sum_losses = dr_cuda_sum_losses, .clip = dr_cuda_clip, .sum_squares = dr_cuda_sum_squares, .adamw = dr_cuda_adamw
+    .sum_losses = dr_cuda_sum_losses, .clip = dr_cuda_clip, .sum_squares = dr_cuda_sum_squares, .adamw = dr_cuda_adamw,        \
+    .momentum = dr_cuda_momentum, .descend = dr_cuda_descend
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* The norm of a gradient, clipping and AdamW; what is decided from step to step stays in the GPU's memory (dr_control). The
- * formulas stand in backends/reference/optimizer.c. */
+/* The norm of a gradient, clipping, AdamW and Muon's steps beside its products; what is decided from step to step stays in the
+ * GPU's memory (dr_control). The formulas stand in backends/reference/optimizer.c. */
 #include "backends/cuda/network/blocks.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
@@ -106,4 +106,62 @@ dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_contro
     const bool wide = dr_can_be_wide(4, count, gradient, parameter, m, v);
     return dr_cuda_launch("adamw", wide ? adamw<4> : adamw<1>, {dr_blocks_of(count, THREADS * LOADS * (wide ? 4 : 1))}, THREADS,
                           0, gpu->stream, call);
+}
+
+/* ---- Muon ---------------------------------------------------------------------------------------------------------------- */
+
+/* momentum = beta momentum + g, y = g + beta momentum, with g the clipped gradient */
+template <typename T> struct momentum_call {
+    const dr_control *control;
+    float beta;
+    const float *gradient;
+    float *momentum;
+    T *y;
+
+    template <int N> __device__ void at(int64_t i) const {
+        if (control->skipped_in_row > 0) return;
+        const float scale = (float)control->scale;
+        dr_floats<N> g = dr_load_floats<N>(gradient + i), m = dr_load_floats<N>(momentum + i), direction;
+        EACH {
+            g.at[n] *= scale;
+            m.at[n] = beta * m.at[n] + g.at[n];
+            direction.at[n] = g.at[n] + beta * m.at[n];
+        }
+        dr_store_floats<N>(momentum + i, m);
+        dr_store_floats<N>(y + i, direction);
+    }
+};
+
+dr_status dr_cuda_momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count, const void *gradient,
+                           void *momentum, void *y) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(
+        backend, count, (gradient, momentum, y), T, N,
+        const momentum_call<T> call = {control, (float)beta, (const float *)gradient, (float *)momentum, (T *)y};
+        return dr_run_each<N>(gpu, "momentum", count, call))
+}
+
+/* parameter -= learning_rate (factor direction + weight_decay parameter) */
+template <typename T> struct descent_call {
+    const dr_control *control;
+    float rate, factor, decay;
+    const T *direction;
+    float *parameter;
+
+    template <int N> __device__ void at(int64_t i) const {
+        if (control->skipped_in_row > 0) return;
+        const dr_floats<N> d = dr_load_floats<N>(direction + i);
+        dr_floats<N> p = dr_load_floats<N>(parameter + i);
+        EACH p.at[n] -= rate * (factor * d.at[n] + decay * p.at[n]);
+        dr_store_floats<N>(parameter + i, p);
+    }
+};
+
+dr_status dr_cuda_descend(dr_backend *backend, const dr_descent *of, const dr_control *control, int64_t count,
+                          const void *direction, void *parameter) {
+    DR_NETWORK_ENTER(backend);
+    DR_NETWORK_INSTANCE(backend, count, (direction, parameter), T, N,
+                        const descent_call<T> call = {control, (float)of->learning_rate, (float)of->factor,
+                                                      (float)of->weight_decay, (const T *)direction, (float *)parameter};
+                        return dr_run_each<N>(gpu, "descend", count, call))
 }

@@ -5,10 +5,14 @@
 
 #include <pthread.h>
 
+enum { LEAST = 1 << 20, MOST_EARLIER = 40 }; /* each is at least twice the one before */
+
 struct dr_cuda_network {
     pthread_mutex_t lock; /* of the scratch memory */
     void *scratch;
     size_t bytes;
+    void *earlier[MOST_EARLIER]; /* what was too small: graphs (replay.c) may still use it */
+    int grown;
     pthread_mutex_t opening; /* of the products */
     struct dr_cuda_products *products;
 };
@@ -25,6 +29,7 @@ dr_status dr_cuda_network_open(dr_cuda *gpu) {
 void dr_cuda_network_close(dr_cuda *gpu) {
     if (!gpu->network) return;
     if (gpu->network->scratch) cudaFree(gpu->network->scratch);
+    for (int i = 0; i < gpu->network->grown; i++) cudaFree(gpu->network->earlier[i]);
     dr_cuda_products_close(gpu->network->products);
     pthread_mutex_destroy(&gpu->network->lock);
     pthread_mutex_destroy(&gpu->network->opening);
@@ -33,13 +38,14 @@ void dr_cuda_network_close(dr_cuda *gpu) {
 }
 
 static dr_status grow(const dr_cuda *gpu, struct dr_cuda_network *network, size_t bytes) {
+    size_t room = network->bytes > 0 ? 2 * network->bytes : LEAST;
+    void *memory = NULL;
     if (bytes <= network->bytes) return DR_OK;
-    const size_t room = bytes > 2 * network->bytes ? bytes : 2 * network->bytes;
+    if (bytes > room) room = bytes;
     DR_TRY(dr_cuda_refuse_capture(gpu, "a first call of its size, which allocates,"));
-    if (network->scratch) DR_CUDA(cudaFree(network->scratch)); /* it waits for the kernels that use it */
-    network->scratch = NULL;
-    network->bytes = 0;
-    DR_CUDA(cudaMalloc(&network->scratch, room));
+    DR_CUDA(cudaMalloc(&memory, room));
+    if (network->scratch) network->earlier[network->grown++] = network->scratch;
+    network->scratch = memory;
     network->bytes = room;
     return DR_OK;
 }
