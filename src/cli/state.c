@@ -111,7 +111,7 @@ static int identify(const cli_flag *flags, uint64_t *identity) {
     cli_flag threads = CLI_FLAG_THREADS, isa = CLI_FLAG_ISA;
     cli_model of;
     threads.value = threads.setting.fallback;
-    const cli_model_flags how = {&flags[BACKEND], &threads, &isa, NULL, false, &flags[WEIGHTS]};
+    const cli_model_flags how = {&flags[BACKEND], &threads, &isa, NULL, false, &flags[WEIGHTS], NULL, NULL};
     int exit_status = cli_model_open(&cli_state, flags[MODEL].value, &how, &of);
     if (exit_status) return exit_status;
     const dr_status status = dr_model_identity(of.model, identity);
