@@ -127,11 +127,11 @@ static int call(char **words) {
     X(kind, "heads", "6", FIRST.key_heads == 6 && FIRST.value_heads == 6)                                                      \
     X(kind, "value-heads", "32", FIRST.value_heads == 32 && FIRST.key_heads != 32)                                             \
     X(kind, "head-size", "48", FIRST.key_size == 48 && FIRST.value_size == 48)                                                 \
-    X(kind, "value-size", "40", FIRST.value_size == 40 && FIRST.key_size == 128)                                               \
+    X(kind, "value-size", "40", FIRST.value_size == 40 && FIRST.key_size == 128)
+#define OF_ALL(X, kind)                                                                                                        \
     X(kind, "backend", "cuda", strcmp(seen.backend, "cuda") == 0)                                                              \
     X(kind, "dtype", "bf16", seen.options.dtype == DR_BF16)                                                                    \
-    X(kind, "device", "3", seen.options.device == 3)
-#define OF_ALL(X, kind)                                                                                                        \
+    X(kind, "device", "3", seen.options.device == 3)                                                                           \
     X(kind, "threads", "1,3", seen.options.thread_counts == 2 && seen.threads[0] == 1 && seen.threads[1] == 3)                 \
     X(kind, "repeats", "4", seen.options.repeats == 4)                                                                         \
     X(kind, "seed", "77", seen.options.seed == 77)                                                                             \

@@ -30,7 +30,7 @@ dr_dtype dr_kind_dtype(const dr_backend *backend, dr_kind kind);
 DR_FOR_CHECK size_t dr_kind_bytes(const dr_backend *backend, dr_kind kind, int64_t count); /* of so many elements */
 
 /* Whether vectors are of another type than numbers, so that products read copies of the parameters. */
-bool dr_has_copies(const dr_backend *backend);
+DR_FOR_CHECK bool dr_has_copies(const dr_backend *backend);
 
 /* Whether weights are stored apart, and the bytes of rows of a weight, as vectors or apart. */
 bool dr_weights_apart(const dr_backend *backend);

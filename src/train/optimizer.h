@@ -48,7 +48,7 @@ DR_FOR_CHECK dr_status dr_optimizer_update(dr_optimizer *optimizer, double learn
 /* Of the last update: the gradient's norm before clipping, and whether the step was skipped. */
 DR_FOR_CHECK dr_status dr_optimizer_result(dr_optimizer *optimizer, double *norm, bool *skipped);
 /* Both of these. */
-DR_FOR_CHECK dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
+dr_status dr_optimizer_step(dr_optimizer *optimizer, double learning_rate, double *norm, bool *skipped);
 
 /* Goes on from so many updates. */
 dr_status dr_optimizer_resume(dr_optimizer *optimizer, int64_t updates);

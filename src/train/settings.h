@@ -93,7 +93,7 @@ bool dr_setting_is_auto(const dr_train_options *options, dr_setting_id id);
 /* Whether it has the value that it has where nobody sets it. */
 bool dr_setting_is_default(const dr_train_options *options, dr_setting_id id);
 /* Whether it was set, to whatever value. */
-bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id);
+DR_FOR_CHECK bool dr_setting_is_set(const dr_train_options *options, dr_setting_id id);
 
 /* What the setting held_out says, which is a number or a path. The path, or NULL if it is auto or a number. */
 const char *dr_held_out_path(const dr_train_options *options);

@@ -113,15 +113,14 @@ memory='first_seconds workspace_forward'
         bench 0 '"copy_gbs": ' decode $few --backend cuda --json --against kda
         [ "$(wc -l <stdout)" -eq 2 ] || fail 'not two objects'
     else
-        for kind in op decode; do
-            bench 1 'cuda' $kind --backend cuda --heads 2 --head-size 16
+        for kind in op decode train; do
+            bench 1 'cuda' $kind --backend cuda --heads 2
             grep -qE 'deltarule bench '$kind': .*(this build|no NVIDIA|driver|GPU)' stderr || fail "no reason: $(cat stderr)"
             [ ! -s stdout ] || fail 'figures without a GPU'
         done
     fi
     bench 2 'has no threads to choose' op --backend cuda --threads 2
     bench 2 '--backend takes one of: cpu cuda' op --backend reference
-    bench 2 'there is no flag --backend' train --backend cuda
 
     # train
     bench 0 'parameters' train $tiny

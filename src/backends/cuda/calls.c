@@ -1,6 +1,8 @@
 /* Checked calls of the CUDA runtime, whose device is the calling thread's, and what a launch needs beside its arguments. */
 #include "backends/cuda/cuda.h"
 
+__thread dr_cuda_capture dr_cuda_captured;
+
 dr_status dr_cuda_check(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return DR_OK;
     if (error == cudaErrorMemoryAllocation) return dr_fail(DR_ERROR_MEMORY, "the GPU has no memory left: %s", call);

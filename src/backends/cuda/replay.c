@@ -7,8 +7,6 @@
  * backend's stream. */
 #include "backends/cuda/replay.h"
 
-__thread dr_cuda_capture dr_cuda_captured;
-
 typedef struct {
     int64_t calls;
     bool refused; /* by something in the work */
