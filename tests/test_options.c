@@ -17,7 +17,8 @@
 static struct {
     char backend[32], isa[32];
     int threads;
-    dr_dtype weights;
+    dr_dtype weights, dtype;
+    int device;
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
     int32_t ids[3], stop_tokens[2];
@@ -46,6 +47,8 @@ dr_status __wrap_dr_backend_open(const char *name, const dr_backend_options *opt
     snprintf(seen.isa, sizeof seen.isa, "%s", options && options->isa ? options->isa : "");
     seen.threads = options ? options->threads : 0;
     seen.weights = options ? options->weights : DR_F32;
+    seen.dtype = options ? options->dtype : DR_F32;
+    seen.device = options ? options->device : 0;
     *backend = true_backend;
     return DR_OK;
 }
@@ -318,6 +321,18 @@ static void score_tokenizer(void) {
     assert_non_null(seen.score.tokenizer);
 }
 
+static void score_dtype(void) {
+    SCORE("--dtype", "bf16", "--device", "2");
+    assert_int_equal(seen.dtype, DR_BF16);
+    assert_int_equal(seen.device, 2);
+}
+
+static void generate_dtype(void) {
+    GENERATE("--prompt", "a", "--dtype", "bf16", "--device", "3");
+    assert_int_equal(seen.dtype, DR_BF16);
+    assert_int_equal(seen.device, 3);
+}
+
 static void score_backend(void) {
     SCORE("--backend", "reference", "--isa", "portable");
     assert_string_equal(seen.backend, "reference");
@@ -382,6 +397,8 @@ static const struct {
     {&cli_generate, "tokenizer", generate_tokenizer},
     {&cli_generate, "ignore-eos", generate_ignore_eos},
     {&cli_generate, "backend", generate_backend},
+    {&cli_generate, "dtype", generate_dtype},
+    {&cli_generate, "device", generate_dtype},
     {&cli_generate, "draft", generate_draft},
     {&cli_generate, "draft-tokens", generate_draft},
     {&cli_generate, "weights", generate_weights},
@@ -427,6 +444,8 @@ static const struct {
     {&cli_score, "window", score_window},
     {&cli_score, "tokenizer", score_tokenizer},
     {&cli_score, "backend", score_backend},
+    {&cli_score, "dtype", score_dtype},
+    {&cli_score, "device", score_dtype},
     {&cli_score, "threads", score_threads},
     {&cli_verify, "backend", verify_backend},
     {&cli_verify, "path", verify_path},

@@ -126,7 +126,7 @@ memory='first_seconds workspace_forward'
     bench 0 'parameters' train $tiny
     bench 0 '"share_train": ' train $tiny --json --against kda --threads 1,2
     [ "$(wc -l <stdout)" -eq 4 ] || fail 'not four objects'
-    keys rule threads parameters tokens tokens_per_second operations_of_recurrence share_train step $work
+    keys rule threads parameters tokens tokens_per_second operations_of_recurrence bytes share_train step $work
     [ "$(value tokens 1)" = 32 ] || fail 'not 32 tokens a step'
     [ "$(value rule 2)" = kda ] || fail 'the second rule is not kda'
 
