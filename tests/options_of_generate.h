@@ -39,6 +39,12 @@ static void generate_seed(void) {
     assert_true(seen.generate.sampling.seed == 9007199254740991U);
 }
 
+static void generate_dtype(void) {
+    GENERATE("--prompt", "a", "--dtype", "bf16", "--device", "3");
+    assert_int_equal(seen.dtype, DR_BF16);
+    assert_int_equal(seen.device, 3);
+}
+
 static void generate_backend(void) {
     GENERATE("--backend", "reference", "--isa", "portable");
     assert_string_equal(seen.backend, "reference");

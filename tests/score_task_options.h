@@ -65,4 +65,10 @@ static void score_element_tokens(void) {
     assert_asked("repeat_elements=true");
 }
 
+static void score_dtype(void) {
+    SCORE("--dtype", "bf16", "--device", "2");
+    assert_int_equal(seen.dtype, DR_BF16);
+    assert_int_equal(seen.device, 2);
+}
+
 #endif

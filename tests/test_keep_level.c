@@ -74,7 +74,7 @@ static void test_a_smaller_choice_is_named(void **state) {
         assert_refused(status, DR_ERROR_MEMORY, choices[i][2]);
         dr_train_options_destroy(options);
     }
-    short_refused(cpu, "keep_level is 2: it must be 0", SETTINGS("keep_level", "2"));
+    short_refused(cpu, "keep_level is 2: it must be 0, which keeps everything, 1", SETTINGS("keep_level", "2"));
 }
 
 int main(void) {

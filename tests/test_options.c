@@ -16,9 +16,8 @@
 
 static struct {
     char backend[32], isa[32];
-    int threads;
+    int threads, device;
     dr_dtype weights, dtype;
-    int device;
     char model[PATH_MAX], prompt[64], corpus[PATH_MAX];
     dr_generate_options generate;
     int32_t ids[3], stop_tokens[2];
@@ -319,18 +318,6 @@ static void score_tokenizer(void) {
     assert_null(seen.score.tokenizer);
     SCORE("--tokenizer", small_tokenizer());
     assert_non_null(seen.score.tokenizer);
-}
-
-static void score_dtype(void) {
-    SCORE("--dtype", "bf16", "--device", "2");
-    assert_int_equal(seen.dtype, DR_BF16);
-    assert_int_equal(seen.device, 2);
-}
-
-static void generate_dtype(void) {
-    GENERATE("--prompt", "a", "--dtype", "bf16", "--device", "3");
-    assert_int_equal(seen.dtype, DR_BF16);
-    assert_int_equal(seen.device, 3);
 }
 
 static void score_backend(void) {

@@ -1,5 +1,5 @@
 /* Norms, modules and sums around the residual stream. The backward makes the outputs of the norms in front of the modules again
- * instead of keeping them: a cheap pass against a tensor a part. */
+ * instead of keeping them, a cheap pass against a tensor a part, unless the call says that they are kept. */
 #include "nn/layer.h"
 #include "base/error.h"
 
@@ -69,6 +69,8 @@ void dr_layer_place(const dr_layer *layer, const dr_module_call *call, bool keep
     for (int i = 0; i < layer->parts; i++) {
         const dr_module_call of = call_of(layer, i, call, memory, scratch);
         if (!adds_at_once(layer, i)) memory->made[i] = dr_arena_take(arena, stream);
+        const bool kept = keep && call->keeps && layer->part[i].before.kind != DR_NORM_NONE;
+        memory->normed[i] = kept ? dr_arena_take(arena, stream) : NULL;
         of.module->operations->place(&of, keep, arena, memory->module[i]);
     }
 }
@@ -150,8 +152,9 @@ dr_status dr_layer_part_forward(const dr_layer *layer, int index, const dr_modul
     const bool at_once = adds_at_once(layer, index);
     const void *in = x;
     if (part->before.kind != DR_NORM_NONE) {
-        DR_TRY(dr_norm_forward(&part->before, &of, rows, x, scratch->normed));
-        in = scratch->normed;
+        void *normed = memory->normed[index] ? memory->normed[index] : scratch->normed;
+        DR_TRY(dr_norm_forward(&part->before, &of, rows, x, normed));
+        in = normed;
     }
     DR_TRY(part->module->operations->forward(&of, in, at_once ? y : memory->made[index]));
     if (at_once) return base ? ops->add(of.backend, DR_VECTOR, count, 1, base, y) : DR_OK;
@@ -189,7 +192,9 @@ dr_status dr_layer_part_backward(const dr_layer *layer, int index, const dr_modu
         DR_TRY(dr_norm_backward(&part->after, &of, rows, memory->made[index], d_y, scratch->d_made, false));
         d_made = scratch->d_made;
     }
-    if (part->before.kind != DR_NORM_NONE) {
+    if (memory->normed[index]) {
+        in = memory->normed[index];
+    } else if (part->before.kind != DR_NORM_NONE) {
         DR_TRY(dr_norm_forward(&part->before, &of, rows, x, scratch->normed));
         in = scratch->normed;
     }

@@ -37,6 +37,7 @@ void dr_layer_release(dr_backend *backend, dr_layer *layer);
  * module gives where that is not added at once; the modules' own. */
 typedef struct {
     void *stream[DR_LAYER_PARTS], *made[DR_LAYER_PARTS];
+    void *normed[DR_LAYER_PARTS]; /* what the module reads, where it is kept, else NULL */
     void *module[DR_LAYER_PARTS]; /* host structs */
 } dr_layer_memory;
 

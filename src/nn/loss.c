@@ -151,7 +151,7 @@ static dr_status compute_gradient(void *context) {
 static bool same_form(const dr_gradient_form *a, const dr_gradient_form *b) {
     return a->block == b->block && a->gradients == b->gradients && a->rows == b->rows && a->sequences == b->sequences &&
            a->longest == b->longest && a->targets == b->targets && a->factor == b->factor && a->packed == b->packed &&
-           a->selects == b->selects && a->recomputes == b->recomputes;
+           a->selects == b->selects && a->level == b->level;
 }
 
 /* By the backend's replay: a gradient of the same form as the last one is the same work. */
@@ -168,7 +168,7 @@ static dr_status replay_gradient(gradient_work *work) {
                                    .factor = work->factor,
                                    .packed = batch->layout.cu_seqlens != NULL,
                                    .selects = batch->positions != NULL,
-                                   .recomputes = session->recomputes};
+                                   .level = session->level};
     if (!ops->replay) return compute_gradient(work);
     if (!same_form(&form, &session->last)) {
         ops->forget(session->backend, session->kept);

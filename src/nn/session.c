@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "nn/state.h"
 
+#include <inttypes.h>
+
 /* of vectors */
 static size_t bytes_of(const dr_session *session, int64_t rows, int64_t columns) {
     return dr_kind_bytes(session->backend, DR_VECTOR, rows * columns);
@@ -44,6 +46,7 @@ static dr_module_call layer_call(const dr_session *session, int64_t index, char 
     describe_call(session, &call);
     call.passed = session->passed;
     if (session->phase == DR_PHASE_GRADIENT) {
+        call.keeps = session->keeps;
         call.d_passed = session->d_passed;
         call.extra_loss = session->extra;
         call.extra_factor = session->extra_factor;
@@ -84,7 +87,8 @@ dr_status dr_session_create(const dr_model *model, dr_session **session) {
     dr_session *made = memory;
     made->model = model, made->backend = model->backend;
     made->head_rows = model->backend->ops->device ? DR_HEAD_ROWS_DEVICE : DR_HEAD_ROWS;
-    const dr_status status = make_host(made);
+    dr_status status = make_host(made);
+    if (status == DR_OK) status = dr_session_keep(made, 0);
     if (status == DR_OK)
         *session = made;
     else
@@ -205,11 +209,19 @@ dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout 
     return DR_OK;
 }
 
-dr_status dr_session_recompute(dr_session *session) {
-    if (attends(session))
+dr_status dr_session_keep(dr_session *session, int64_t level) {
+    if (level != 0 && level != 1 && level != 4)
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "keep_level is %" PRId64
+                       ": it must be 0, which keeps everything, 1, which makes outputs of norms and gates "
+                       "again, or 4, which keeps the input of each layer",
+                       level);
+    if (level == 4 && attends(session))
         return dr_fail(DR_ERROR_UNSUPPORTED, "parts of this model attend to the outputs of earlier ones, which must be kept: "
                                              "train it with keep_level 0");
-    session->recomputes = true;
+    session->level = (int)level;
+    session->recomputes = level == 4;
+    session->keeps = level == 0 && session->backend->ops->device;
     return DR_OK;
 }
 

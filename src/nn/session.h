@@ -20,7 +20,8 @@ typedef struct {
     const void *block, *gradients;
     int64_t rows, sequences, longest, targets;
     double factor;
-    bool packed, selects, recomputes;
+    int level;
+    bool packed, selects;
 } dr_gradient_form;
 
 /* The block grows when a call needs more and is kept; all pointers are into it. A forward needs one layer's memory, a gradient
@@ -30,6 +31,8 @@ struct dr_session {
     dr_backend *backend;
     dr_phase phase;    /* of the planned call */
     int64_t head_rows; /* targets that a call takes through the head at a time */
+    int level;         /* of what a gradient keeps: dr_session_keep */
+    bool keeps;        /* a gradient also keeps what it could make again with little work */
     bool recomputes;   /* a gradient keeps only what each layer begins with, and makes the rest again in the backward */
     void *block;
     size_t capacity;
@@ -58,9 +61,11 @@ struct dr_session {
 /* Bytes of the backend's memory that a call over such a layout needs; nothing is allocated there. */
 dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                            bool labelled, size_t *bytes);
-/* Gradients with less memory, for a second forward of each layer: the same bits. DR_ERROR_UNSUPPORTED where parts of the model
+/* What a gradient keeps from its forward; all levels give the same bits. 0: everything; 1: all but outputs of norms and of the
+ * gates of feed-forwards, which take little work to make again and on the host are never kept; 4: what each layer begins with,
+ * for a second forward of each. DR_ERROR_ARGUMENT if there is no such level, DR_ERROR_UNSUPPORTED of 4 where parts of the model
  * attend to earlier outputs. */
-DR_FOR_CHECK dr_status dr_session_recompute(dr_session *session);
+DR_FOR_CHECK dr_status dr_session_keep(dr_session *session, int64_t level);
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all
  * rows; labelled: there are labels. */

@@ -85,7 +85,7 @@ static dr_status count_bytes(const dr_train_options *options, dr_model *model, c
     plan->gradient_bytes = block;
     plan->optimizer_bytes = 2 * block;
     DR_TRY(dr_session_create(model, &session));
-    dr_status status = dr_setting_integer(options, DR_SET_KEEP_LEVEL) > 0 ? dr_session_recompute(session) : DR_OK;
+    dr_status status = dr_session_keep(session, dr_setting_integer(options, DR_SET_KEEP_LEVEL));
     if (status == DR_OK)
         status = dr_session_bytes(session, DR_PHASE_GRADIENT, &layout, shape->targets, shape->selects, true, &bytes);
     plan->step_bytes = (int64_t)bytes;

@@ -70,15 +70,9 @@ static dr_status make_trainer(dr_run *run) {
     dr_optimizer_settings settings;
     DR_TRY(dr_train_optimizer_settings(options, &settings));
     DR_TRY(dr_train_schedule(options, &run->schedule));
-    const int64_t level = dr_setting_integer(options, DR_SET_KEEP_LEVEL);
-    if (level != 0 && level != 4)
-        return dr_fail(DR_ERROR_ARGUMENT,
-                       "keep_level is %lld: it must be 0, which keeps everything, or 4, which keeps the input "
-                       "of each layer",
-                       (long long)level);
     run->balances = balances(&run->model->description);
     DR_TRY(dr_session_create(run->model, &run->session));
-    if (level > 0) DR_TRY(dr_session_recompute(run->session));
+    DR_TRY(dr_session_keep(run->session, dr_setting_integer(options, DR_SET_KEEP_LEVEL)));
     DR_TRY(dr_step_numbers_create(run->model->backend, dr_setting_integer(options, DR_SET_ACCUMULATE), &run->numbers));
     return dr_optimizer_create(run->model, &settings, &run->optimizer);
 }

@@ -63,10 +63,11 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_ACCUMULATE] = INTEGER("accumulate", "1", 1, 1e6, TRAINING,
                                   "parts of a step's batch that are computed one after another, in memory for one of them; "
                                   "their gradients add up to the same but for rounding"),
-    [DR_SET_KEEP_LEVEL] =
-        INTEGER("keep_level", "0", 0, 4, TRAINING,
-                "what a step's backward finds kept: 0: everything; 4: what each layer begins with, from which the rest is made "
-                "again, with the same results. 1 to 3 are not there"),
+    [DR_SET_KEEP_LEVEL] = INTEGER(
+        "keep_level", "0", 0, 4, TRAINING,
+        "what a step's backward finds kept: 0: everything; 1: all but outputs of norms and gates, which the CPU never "
+        "keeps; 4: what each layer begins with, from which the rest is made again. Results are the same. 2 and 3 are not "
+        "there"),
     [DR_SET_RESET_AT_DOCUMENTS] =
         BOOLEAN("reset_at_documents", "true", TRAINING,
                 "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),

@@ -57,35 +57,39 @@ dr_status dr_trial_fits_beside(const dr_model *model) {
 }
 
 /* Bytes of a step in so many parts as it has, times `parts`, that keeps so much. */
-static dr_status bytes_of(dr_run *run, int64_t parts, bool recomputes, int64_t *bytes) {
+static dr_status bytes_of(dr_run *run, int64_t parts, int64_t level, int64_t *bytes) {
     const dr_task *task = run->task;
     const dr_layout layout = {.sequences = task->sequences / parts, .rows = task->rows / parts};
-    const bool before = run->session->recomputes;
+    const int before = run->session->level;
     size_t found = 0;
-    run->session->recomputes = recomputes;
-    const dr_status status =
-        dr_session_bytes(run->session, DR_PHASE_GRADIENT, &layout, task->targets / parts, task->selects, true, &found);
-    run->session->recomputes = before;
+    dr_status status = dr_session_keep(run->session, level);
+    if (status == DR_OK)
+        status = dr_session_bytes(run->session, DR_PHASE_GRADIENT, &layout, task->targets / parts, task->selects, true, &found);
     *bytes = (int64_t)found;
-    return status;
+    return status == DR_OK ? dr_session_keep(run->session, before) : status;
 }
 
-/* The first choice that fits: all layers made again, which changes no number, or more parts, or both. "" if none does. */
+/* Whether a step may make more again than it does. */
+static bool may_keep(const dr_run *run, int level) {
+    const bool lower = level > run->session->level;
+    return lower && (level == 1 ? run->model->backend->ops->device : run->model->description.residual == DR_RESIDUAL_SUM);
+}
+
+/* The first choice that fits: more made again, which changes no number, or more parts, or both. "" if none does. */
 static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size) {
+    const int now = run->session->level, levels[] = {1, 4, now};
     const int64_t available = available_to(run->model->backend), sequences = run->task->sequences, parts = run->numbers.parts;
-    const bool may_recompute = !run->session->recomputes && run->model->description.residual == DR_RESIDUAL_SUM;
     int64_t bytes;
     text[0] = '\0';
-    for (int level = may_recompute; level >= 0; level--)
-        for (int64_t more = 1; more <= (resumed ? 1 : sequences); more++) {
-            if (sequences % more != 0) continue;
-            const bool recomputes = level > 0 || run->session->recomputes;
-            DR_TRY(bytes_of(run, more, recomputes, &bytes));
+    for (int i = 0; i < 3; i++)
+        for (int64_t more = 1; more <= (resumed || levels[i] == 1 ? 1 : sequences); more++) {
+            if (sequences % more != 0 || (levels[i] != now && !may_keep(run, levels[i]))) continue;
+            DR_TRY(bytes_of(run, more, levels[i], &bytes));
             if (bytes > available) continue;
             int used = snprintf(text, size, "with");
-            if (level > 0) used += snprintf(text + used, size - (size_t)used, " keep_level 4");
+            if (levels[i] != now) used += snprintf(text + used, size - (size_t)used, " keep_level %d", levels[i]);
             if (more > 1)
-                used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", level > 0 ? " and" : "",
+                used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", levels[i] != now ? " and" : "",
                                  (long long)parts * more);
             dr_format(text + used, size - (size_t)used, " it would need %.1f GB", 1e-9 * (double)bytes);
             return DR_OK;
@@ -97,7 +101,7 @@ static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size
 static dr_status check_step(dr_run *run) {
     char smaller[128];
     int64_t bytes;
-    DR_TRY(bytes_of(run, 1, run->session->recomputes, &bytes));
+    DR_TRY(bytes_of(run, 1, run->session->level, &bytes));
     if (bytes <= available_to(run->model->backend)) return DR_OK;
     DR_TRY(name_smaller(run, run->folder != NULL, smaller, sizeof smaller));
     return check_available(run->model->backend, bytes, run->model->count, "a step", *smaller ? smaller : NULL,

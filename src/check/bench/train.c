@@ -76,7 +76,7 @@ static dr_status prepare(const dr_bench_options *options, int threads, train_cas
     DR_TRY(dr_model_create(c->backend, &config, options->seed, &c->model));
     DR_TRY(dr_session_create(c->model, &c->session));
     DR_TRY(dr_optimizer_create(c->model, &optimizer, &c->optimizer));
-    if (dr_setting_integer(c->settings, DR_SET_KEEP_LEVEL) > 0) DR_TRY(dr_session_recompute(c->session));
+    DR_TRY(dr_session_keep(c->session, dr_setting_integer(c->settings, DR_SET_KEEP_LEVEL)));
     DR_TRY(draw_batch(options, c));
     DR_TRY(run_step(c)); /* takes all memory that a step needs */
     return dr_bench_device_of(c->backend) ? DR_OK : dr_bench_sgemm_create(threads, options->seed, &c->sgemm);

@@ -16,6 +16,7 @@ typedef struct {
 
 typedef struct {
     void *gate, *up; /* [rows, width]; not gated: no gate */
+    void *act;       /* likewise, what the last product reads, where it is kept, else NULL */
 } feed_memory;
 
 typedef struct {
@@ -81,9 +82,11 @@ dr_status dr_feed_act_backward(dr_backend *backend, const dr_feed_act *act, int6
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *memory) {
-    (void)keep;
     const size_t inner = dr_module_bytes(call, DR_VECTOR, of(call)->width);
     feed_memory *made = memory;
+    const dr_feed_act *act = &of(call)->act; /* a bounded one leaves more in scratch than its output */
+    const bool kept = keep && call->keeps && !is_bounded(&act->gate) && !is_bounded(&act->up);
+    made->act = kept ? dr_arena_take(arena, inner) : NULL;
     made->gate = of(call)->act.gated ? dr_arena_take(arena, inner) : NULL;
     made->up = dr_arena_take(arena, inner);
 }
@@ -110,13 +113,14 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
     const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
+    void *act = made->act ? made->act : use->act;
     if (mlp->act.gated)
         DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight),
                                    dr_module_parameter(call, mlp->gate.bias), made->gate));
     DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->up.weight),
                                dr_module_parameter(call, mlp->up.bias), made->up));
-    DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, use->act));
-    DR_TRY(ops->linear_forward(call->backend, &out, use->act, dr_module_weight(call, mlp->down.weight),
+    DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, act));
+    DR_TRY(ops->linear_forward(call->backend, &out, act, dr_module_weight(call, mlp->down.weight),
                                dr_module_parameter(call, mlp->down.bias), y));
     return dr_module_scale(call->backend, mlp->down_factor, rows * hidden, y, y);
 }
@@ -128,12 +132,14 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
     const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
+    void *act = made->act ? made->act : use->act;
     if (mlp->down_factor != 1) {
         DR_TRY(dr_module_scale(call->backend, mlp->down_factor, rows * hidden, d_y, use->d_out));
         d_y = use->d_out;
     }
-    DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, use->act));
-    DR_TRY(ops->linear_backward(call->backend, &out, use->act, dr_module_weight(call, mlp->down.weight), d_y, use->d_act, false,
+    if (!made->act)
+        DR_TRY(dr_feed_act_forward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, act));
+    DR_TRY(ops->linear_backward(call->backend, &out, act, dr_module_weight(call, mlp->down.weight), d_y, use->d_act, false,
                                 dr_module_gradient(call, mlp->down.weight), dr_module_gradient(call, mlp->down.bias)));
     DR_TRY(dr_feed_act_backward(call->backend, &mlp->act, rows * inner, made->gate, made->up, &use->bounded, use->d_act,
                                 use->d_gate, use->d_up));

@@ -86,8 +86,13 @@ OPERATION(sum_norm_back) {
 CASE(rms_norms) {
     const bool add = round % 2;
     const int64_t groups = round % 4 == 3 ? draw_between(t, 2, 4) : 1;
-    const dr_rms_norm n = {.rows = groups * draw_between(t, round == 0 ? 0 : 1, 150),
-                           .dim = round == 1 ? 1024 : draw_width(t, 256),
+    const bool many = round == 2; /* more than blocks that stay take at once */
+    const int64_t few = draw_between(t, round == 0 ? 0 : 1, 150), wide = draw_flip(t) ? 8 * draw_between(t, 1, 130) : 0;
+    const dr_rms_norm n = {.rows = groups * (many ? 4200 : few),
+                           .dim = round == 1 ? 1024
+                                  : many     ? 256
+                                  : wide     ? wide
+                                             : draw_width(t, 256),
                            .eps = 1e-6,
                            .gate = (dr_activation)(round % 3),
                            .gate_first = draw_flip(t),

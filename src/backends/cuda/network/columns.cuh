@@ -1,42 +1,49 @@
 /* Gradients of parameters that all rows share: sums over rows, the same bits in every run.
  *
- * A block takes a stretch of rows and 32 loads of neighbouring columns; its warps take turns at the rows and are added up in
- * order in shared memory. What the blocks of a stretch leave is added to the gradients by a second kernel, in the order of the
- * stretches. The number of stretches follows from the shape alone. */
+ * A block takes a stretch of rows and up to 32 loads of neighbouring columns. Its warps take turns at the rows, where columns
+ * are few several rows a warp, and are added up in order in shared memory. What the blocks of a stretch leave is added to the
+ * gradients by a second kernel, in an order that the number of stretches decides, which follows from the shape alone: it makes
+ * some DR_COLUMN_BLOCKS blocks. */
 #ifndef DR_CUDA_NETWORK_COLUMNS_CUH
 #define DR_CUDA_NETWORK_COLUMNS_CUH
 
 #include "backends/cuda/network/vectors.cuh"
 
-enum { DR_COLUMN_WARPS = 8, DR_COLUMN_THREADS = 32 * DR_COLUMN_WARPS, DR_MOST_STRETCHES = 64, DR_LEAST_STRETCH = 64 };
+enum { DR_COLUMN_WARPS = 8, DR_COLUMN_THREADS = 32 * DR_COLUMN_WARPS, DR_COLUMN_BLOCKS = 512, DR_LEAST_STRETCH = 64 };
 
-static inline int64_t dr_stretch_of(int64_t rows) {
-    const int64_t rows_each = dr_blocks_of(rows, DR_MOST_STRETCHES);
+static inline int64_t dr_stretch_of(int64_t rows, int64_t columns) {
+    const int64_t tiles = dr_blocks_of(columns, 256), most = dr_blocks_of(DR_COLUMN_BLOCKS, tiles > 0 ? tiles : 1);
+    const int64_t rows_each = dr_blocks_of(rows, most);
     return rows_each < DR_LEAST_STRETCH ? (int64_t)DR_LEAST_STRETCH : rows_each;
 }
 
-/* partial [stretches][K][columns]. f.add<N>(row, column, sums) adds what a row has for N columns to K sums of each. */
+/* partial [stretches][K][columns]. f.add<N>(row, column, sums) adds what a row has for N columns to K sums of each. lanes: that
+ * share a row, a power of two. */
 template <int N, int K, typename F>
 static __global__ void __launch_bounds__(DR_COLUMN_THREADS)
-    dr_sum_columns(const __grid_constant__ F f, int64_t rows, int64_t columns, int64_t stretch, float *partial) {
+    dr_sum_columns(const __grid_constant__ F f, int64_t rows, int64_t columns, int64_t stretch, int lanes, float *partial) {
     __shared__ float sums[DR_COLUMN_WARPS][N][32];
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t tiles = (columns + 32 * N - 1) / (32 * N), part = blockIdx.x / tiles;
-    const int64_t column = (blockIdx.x % tiles * 32 + lane) * N, first = part * stretch;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, tile = lanes * N, each = 32 / lanes;
+    const int64_t tiles = (columns + tile - 1) / tile, part = blockIdx.x / tiles, begin = blockIdx.x % tiles * tile;
+    const int64_t column = begin + lane % lanes * N, first = part * stretch;
     const int64_t end = first + stretch < rows ? first + stretch : rows;
     dr_floats<N> sum[K];
 #pragma unroll
     for (int k = 0; k < K; k++) sum[k] = dr_same<N>(0);
-    for (int64_t row = first + warp; row < end && column < columns; row += DR_COLUMN_WARPS) f.template add<N>(row, column, sum);
+    for (int64_t row = first + warp * each + lane / lanes; row < end && column < columns; row += DR_COLUMN_WARPS * each)
+        f.template add<N>(row, column, sum);
     for (int k = 0; k < K; k++) {
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < N; i++) sums[warp][i][lane] = sum[k].at[i];
         __syncthreads();
-        for (int i = warp; i < N && column < columns; i += DR_COLUMN_WARPS) {
+        for (int i = (int)threadIdx.x; i < tile; i += DR_COLUMN_THREADS) {
+            const int of = i / lanes, from = i % lanes;
+            const int64_t to = begin + from * N + of;
             float all = 0;
-            for (int w = 0; w < DR_COLUMN_WARPS; w++) all += sums[w][i][lane];
-            partial[(part * K + k) * columns + column + i] = all;
+            for (int w = 0; w < DR_COLUMN_WARPS; w++)
+                for (int l = from; l < 32; l += lanes) all += sums[w][of][l];
+            if (to < columns) partial[(part * K + k) * columns + to] = all;
         }
     }
 }
@@ -50,42 +57,48 @@ typedef struct {
 
 template <int K> struct dr_column_targets { dr_column_target of[K]; };
 
-/* A thread adds up a target's element. */
+/* The warps of a block take turns at the stretches of 32 elements. */
 template <int K>
-static __global__ void __launch_bounds__(DR_EACH_THREADS)
+static __global__ void __launch_bounds__(DR_COLUMN_THREADS)
     dr_add_columns(const __grid_constant__ dr_column_targets<K> targets, int64_t columns, int64_t stretches,
                    const float *partial) {
-    const int64_t index = (int64_t)blockIdx.x * DR_EACH_THREADS + threadIdx.x;
+    __shared__ double sums[DR_COLUMN_WARPS][32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t index = (int64_t)blockIdx.x * 32 + lane, element = index % columns;
     const int k = (int)(index / columns);
-    if (k >= K) return;
-    const dr_column_target target = targets.of[k];
-    const int64_t element = index % columns;
-    if (!target.at || element * target.fold >= columns) return;
+    dr_column_target target = {NULL, 0, 1};
+    if (k < K) target = targets.of[k];
+    const bool wanted = target.at && element * target.fold < columns;
     double sum = 0;
-    for (int64_t part = 0; part < stretches; part++)
+    for (int64_t part = warp; part < stretches && wanted; part += DR_COLUMN_WARPS)
         for (int64_t i = 0; i < target.fold; i++) sum += partial[(part * K + k) * columns + element * target.fold + i];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || !wanted) return;
+    for (int w = 1; w < DR_COLUMN_WARPS; w++) sum += sums[w][lane];
     target.at[element * target.step] += (float)sum;
 }
 
 template <int K>
 static dr_status dr_run_add_columns(const dr_cuda *gpu, const dr_column_targets<K> &targets, int64_t columns, int64_t stretches,
                                     const float *partial) {
-    return dr_cuda_launch("add_columns", dr_add_columns<K>, {dr_blocks_of(columns * K, DR_EACH_THREADS)}, DR_EACH_THREADS, 0,
-                          gpu->stream, targets, columns, stretches, partial);
+    return dr_cuda_launch("add_columns", dr_add_columns<K>, {dr_blocks_of(columns * K, 32)}, DR_COLUMN_THREADS, 0, gpu->stream,
+                          targets, columns, stretches, partial);
 }
 
 template <int K> static inline int64_t dr_column_bytes(int64_t rows, int64_t columns) {
-    return dr_blocks_of(rows, dr_stretch_of(rows)) * K * columns * (int64_t)sizeof(float);
+    return dr_blocks_of(rows, dr_stretch_of(rows, columns)) * K * columns * (int64_t)sizeof(float);
 }
 
 /* partial: of dr_column_bytes. */
 template <int N, int K, typename F>
 static dr_status dr_run_columns(const dr_cuda *gpu, const char *name, const F &f, int64_t rows, int64_t columns, float *partial,
                                 const dr_column_targets<K> &targets) {
-    const int64_t stretch = dr_stretch_of(rows), stretches = dr_blocks_of(rows, stretch);
+    const int64_t stretch = dr_stretch_of(rows, columns), stretches = dr_blocks_of(rows, stretch);
+    const int lanes = dr_lanes_for(dr_blocks_of(columns, N));
     if (rows == 0 || columns == 0) return DR_OK;
-    DR_TRY(dr_cuda_launch(name, dr_sum_columns<N, K, F>, {stretches, dr_blocks_of(columns, 32 * N)}, DR_COLUMN_THREADS, 0,
-                          gpu->stream, f, rows, columns, stretch, partial));
+    DR_TRY(dr_cuda_launch(name, dr_sum_columns<N, K, F>, {stretches, dr_blocks_of(columns, lanes * N)}, DR_COLUMN_THREADS, 0,
+                          gpu->stream, f, rows, columns, stretch, lanes, partial));
     return dr_run_add_columns<K>(gpu, targets, columns, stretches, partial);
 }
 

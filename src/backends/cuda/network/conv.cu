@@ -3,16 +3,18 @@
  *     u[t, c] = bias[c] + sum_w weight[c, w] x[t - W + 1 + w, c]     y = act(u)
  *     d_u = d_y act'(u)     d_x[t] = sum_w weight[w] d_u[t + W - 1 - w]     d_weight[w] = sum_t d_u[t] x[t - W + 1 + w]
  *
- * A thread walks along a stretch of tokens with a load of neighbouring channels and keeps the last W inputs in registers, so
- * that each input is read once. The backward walks the other way, makes u again and keeps the last W gradients of u as well. A
- * kernel has W taps: those of a narrower convolution that come first are zero. */
+ * A thread walks along a stretch of tokens with NEIGHBOURS channels and keeps the last W inputs in registers, so that each
+ * input is read once; it asks for those of AHEAD tokens at a time, which come while it computes. The backward walks the other
+ * way, makes u again and keeps the last W gradients of u as well. A kernel has W taps: those of a narrower convolution that
+ * come first are zero. */
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/sequences.cuh"
 
 #define TAPS _Pragma("unroll") for (int w = 0; w < W; w++)
 
-enum { THREADS = 128, STRETCH = 64, FEW = 4, MOST = 16 }; /* STRETCH: tokens of a thread; FEW, MOST: taps of the instances */
+enum { THREADS = 128, STRETCH = 64, AHEAD = 4, NEIGHBOURS = 4 };
+enum { FEW = 4, MOST = 16 }; /* taps of the instances */
 
 template <typename T> struct conv_call {
     dr_cuda_layout layout;
@@ -63,14 +65,23 @@ static __global__ void __launch_bounds__(THREADS) conv_forward(const __grid_cons
     call.taps(channel, tap, constant);
     const int64_t first = stretch * STRETCH, end = first + STRETCH < call.layout.rows ? first + STRETCH : call.layout.rows;
     dr_span of = dr_span_of(call.layout, first);
-    for (int64_t t = first; t < end; t++) {
-        const bool fresh = t == first || t == of.end;
-        while (t >= of.end) of = dr_span_at(call.layout, of.index + 1);
-        TAPS if (w < W - 1) window[w] = fresh ? call.template input<N>(of, t - W + 1 + w, channel) : window[w + 1];
-        window[W - 1] = call.template input<N>(of, t, channel);
-        dr_floats<N> y = convolved(tap, window, constant);
-        EACH y.at[n] = dr_activate(call.activation, y.at[n]);
-        dr_store_floats<N>(call.y + t * call.channels + channel, y);
+    for (int64_t begin = first; begin < end; begin += AHEAD) {
+        dr_floats<N> x[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (begin + a < end) x[a] = dr_load_floats<N>(call.x + (begin + a) * call.channels + channel);
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int64_t t = begin + a;
+            if (t >= end) break;
+            const bool fresh = t == first || t == of.end;
+            while (t >= of.end) of = dr_span_at(call.layout, of.index + 1);
+            TAPS if (w < W - 1) window[w] = fresh ? call.template input<N>(of, t - W + 1 + w, channel) : window[w + 1];
+            window[W - 1] = x[a];
+            dr_floats<N> y = convolved(tap, window, constant);
+            EACH y.at[n] = dr_activate(call.activation, y.at[n]);
+            dr_store_floats<N>(call.y + t * call.channels + channel, y);
+        }
     }
 }
 
@@ -97,28 +108,42 @@ static __global__ void __launch_bounds__(THREADS) conv_backward(const __grid_con
     const int64_t last = (first + STRETCH < rows ? first + STRETCH : rows) - 1;
     dr_span of = dr_span_of(call.layout, last);
     const int64_t ahead = last + W - 1 < of.end ? last + W - 1 : of.end - 1; /* tokens that read the last of the stretch */
-    for (int64_t t = ahead; t >= first; t--) {
-        const bool other = t < of.begin, fresh = t == ahead || other;
-        while (t < of.begin) of = dr_span_at(call.layout, of.index - 1);
-        TAPS {
-            const int at = W - 1 - w; /* downwards, as the window moves */
-            if (at == 0 || fresh)
-                window[at] = call.template input<N>(of, t - W + 1 + at, channel);
-            else
-                window[at] = window[at - 1];
-            d_u[at] = other || at == 0 ? dr_same<N>(0) : d_u[at - 1];
+    for (int64_t top = ahead; top >= first; top -= AHEAD) {
+        dr_floats<N> x[AHEAD], d_y[AHEAD]; /* of tokens top - a - W + 1 and top - a */
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int64_t t = top - a;
+            if (t < first) break;
+            if (t - W + 1 >= 0) x[a] = dr_load_floats<N>(call.x + (t - W + 1) * call.channels + channel);
+            d_y[a] = dr_load_floats<N>(call.d_y + t * call.channels + channel);
         }
-        const dr_floats<N> u = convolved(tap, window, constant);
-        d_u[0] = dr_load_floats<N>(call.d_y + t * call.channels + channel);
-        EACH d_u[0].at[n] *= dr_activation_slope(call.activation, u.at[n]);
-        if (t > last) continue;
-        dr_floats<N> d_x = dr_same<N>(0);
-        TAPS EACH {
-            d_x.at[n] += tap[W - 1 - w].at[n] * d_u[w].at[n];
-            sum[w].at[n] += d_u[0].at[n] * window[w].at[n];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int64_t t = top - a;
+            if (t < first) break;
+            const bool other = t < of.begin, fresh = t == ahead || other;
+            while (t < of.begin) of = dr_span_at(call.layout, of.index - 1);
+            TAPS {
+                const int at = W - 1 - w; /* downwards, as the window moves */
+                if (at == 0 && t - W + 1 >= of.begin)
+                    window[0] = x[a];
+                else if (at == 0 || fresh)
+                    window[at] = call.template input<N>(of, t - W + 1 + at, channel);
+                else
+                    window[at] = window[at - 1];
+                d_u[at] = other || at == 0 ? dr_same<N>(0) : d_u[at - 1];
+            }
+            const dr_floats<N> u = convolved(tap, window, constant);
+            EACH d_u[0].at[n] = d_y[a].at[n] * dr_activation_slope(call.activation, u.at[n]);
+            if (t > last) continue;
+            dr_floats<N> d_x = dr_same<N>(0);
+            TAPS EACH {
+                d_x.at[n] += tap[W - 1 - w].at[n] * d_u[w].at[n];
+                sum[w].at[n] += d_u[0].at[n] * window[w].at[n];
+            }
+            EACH d_constant.at[n] += d_u[0].at[n];
+            if (call.d_x) dr_store_floats<N>(call.d_x + t * call.channels + channel, d_x);
         }
-        EACH d_constant.at[n] += d_u[0].at[n];
-        if (call.d_x) dr_store_floats<N>(call.d_x + t * call.channels + channel, d_x);
     }
     if (!call.partial) return;
     float *to = call.partial + stretch * (W + 1) * call.channels + channel;
@@ -172,8 +197,8 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
     DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-                    const bool wide = conv->width <= FEW && dr_can_be_wide(dr_wide<T>, conv->channels, x, y, bias, initial);
-                    DR_TRY((wide ? forward<dr_wide<T>, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
+                    const bool wide = conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels, x, y, bias, initial);
+                    DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
                     if (!final || conv->width == 1) return DR_OK; return dr_cuda_launch(
                         "conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS,
                         0, gpu->stream, call, (float *) final))
@@ -183,8 +208,8 @@ template <typename T>
 static dr_status choose_backward(dr_backend *backend, const dr_cuda *gpu, const conv_call<T> &call, float *d_weight,
                                  float *d_bias) {
     const bool few = call.width <= FEW;
-    if (few && dr_can_be_wide(dr_wide<T>, call.channels, call.x, call.d_y, call.d_x, call.bias, call.initial))
-        return backward<dr_wide<T>, FEW>(backend, gpu, call, d_weight, d_bias);
+    if (few && dr_can_be_wide(NEIGHBOURS, call.channels, call.x, call.d_y, call.d_x, call.bias, call.initial))
+        return backward<NEIGHBOURS, FEW>(backend, gpu, call, d_weight, d_bias);
     return backward<1, MOST>(backend, gpu, call, d_weight, d_bias);
 }
 

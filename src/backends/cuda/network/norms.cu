@@ -154,21 +154,178 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
     }
 }
 
+/* ---- vectors in registers -------------------------------------------------------------------------------------------------
+ */
+
+/* RMS and L2 norm of vectors of at most 32 lanes CHUNKS loads, the weights the same for all, the gate, if there is one, last:
+ * what a lane has of a vector is loaded at once and stays in its registers. */
+#define CHUNK _Pragma("unroll") for (int c = 0; c < CHUNKS; c++)
+
+template <int N, int CHUNKS, bool GATED, typename T> struct kept_vector {
+    dr_floats<N> u[CHUNKS], g[GATED ? CHUNKS : 1];
+    float inverse;
+
+    /* All lanes of a warp call it, those behind the last vector with dim 0. */
+    __device__ void load(const norm_call<T> &call, int64_t begin, int64_t dim, int lane) {
+        float squares = 0;
+        CHUNK {
+            const int64_t i = (int64_t)(c * call.lanes + lane) * N;
+            u[c] = i < dim ? dr_load_floats<N>(call.x + begin + i) : dr_same<N>(0);
+            if constexpr (GATED) g[c] = i < dim ? dr_load_floats<N>(call.gate + begin + i) : dr_same<N>(0);
+        }
+        CHUNK EACH squares += u[c].at[n] * u[c].at[n];
+        squares = dr_sum_lanes(squares, call.lanes);
+        inverse = 1 / sqrtf((call.of == RMS ? squares / (float)call.dim : squares) + call.eps);
+    }
+
+    __device__ float factor(const norm_call<T> &call, int c, int n) const {
+        if constexpr (GATED) return dr_activate(call.activation, g[c].at[n]);
+        return 1;
+    }
+};
+
+template <int N, int CHUNKS, bool GATED, typename T>
+static __global__ void __launch_bounds__(THREADS) norm_kept_forward(const __grid_constant__ norm_call<T> call) {
+    const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
+    const int64_t dim = vector < call.vectors ? call.dim : 0;
+    const int lane = (int)threadIdx.x % call.lanes;
+    kept_vector<N, CHUNKS, GATED, T> kept;
+    kept.load(call, begin, dim, lane);
+    CHUNK {
+        const int64_t i = (int64_t)(c * call.lanes + lane) * N;
+        if (i >= dim) continue;
+        const dr_floats<N> w = call.template weights<N>(i);
+        dr_floats<N> y;
+        EACH y.at[n] = kept.u[c].at[n] * kept.inverse * w.at[n] * kept.factor(call, c, n);
+        dr_store_floats<N>(call.y + begin + i, y);
+    }
+}
+
+/* The blocks stay, and add up what their vectors have for the weights: partial [blocks][dim], or NULL. */
+template <int N, int CHUNKS, bool GATED, typename T>
+static __global__ void __launch_bounds__(THREADS)
+    norm_kept_backward(const __grid_constant__ norm_call<T> call, float *partial) {
+    __shared__ float shared[N][THREADS];
+    const int lanes = call.lanes, lane = (int)threadIdx.x % lanes, groups = THREADS / lanes;
+    const float share = call.of == RMS ? 1 / (float)call.dim : 1;
+    dr_floats<N> w[CHUNKS], sum[CHUNKS];
+    CHUNK {
+        const int64_t i = (int64_t)(c * lanes + lane) * N;
+        w[c] = i < call.dim ? call.template weights<N>(i) : dr_same<N>(0);
+        sum[c] = dr_same<N>(0);
+    }
+    for (int64_t first = (int64_t)blockIdx.x * groups; first < call.vectors; first += (int64_t)gridDim.x * groups) {
+        const int64_t vector = first + threadIdx.x / lanes, begin = vector * call.dim,
+                      dim = vector < call.vectors ? call.dim : 0;
+        kept_vector<N, CHUNKS, GATED, T> kept;
+        dr_floats<N> d[CHUNKS];
+        float along = 0;
+        CHUNK {
+            const int64_t i = (int64_t)(c * lanes + lane) * N;
+            d[c] = i < dim ? dr_load_floats<N>(call.d_y + begin + i) : dr_same<N>(0);
+        }
+        kept.load(call, begin, dim, lane);
+        CHUNK EACH along += d[c].at[n] * w[c].at[n] * kept.factor(call, c, n) * kept.u[c].at[n] * kept.inverse;
+        along = dr_sum_lanes(along, lanes) * share;
+        CHUNK {
+            const int64_t i = (int64_t)(c * lanes + lane) * N;
+            dr_floats<N> d_x, d_gate;
+            EACH {
+                const float normed = kept.u[c].at[n] * kept.inverse, d_n = d[c].at[n] * kept.factor(call, c, n);
+                d_x.at[n] = (d_n * w[c].at[n] - normed * along) * kept.inverse;
+                sum[c].at[n] += d_n * normed;
+                if constexpr (GATED)
+                    d_gate.at[n] = d[c].at[n] * normed * w[c].at[n] * dr_activation_slope(call.activation, kept.g[c].at[n]);
+            }
+            if (i >= dim) continue;
+            if (GATED && call.d_gate) dr_store_floats<N>(call.d_gate + begin + i, d_gate);
+            if (call.d_x) dr_store_or_add<N>(call.d_x + begin + i, d_x, call.accumulate);
+        }
+    }
+    if (!partial) return;
+    CHUNK {
+        __syncthreads();
+        EACH shared[n][threadIdx.x] = sum[c].at[n];
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < lanes * N; i += THREADS) {
+            const int of = i / lanes, from = i % lanes;
+            const int64_t column = (int64_t)(c * lanes + from) * N + of;
+            float all = 0;
+            for (int thread = from; thread < THREADS; thread += lanes) all += shared[of][thread];
+            if (column < call.dim) partial[blockIdx.x * call.dim + column] = all;
+        }
+    }
+}
+
 /* ---- on the host ----------------------------------------------------------------------------------------------------------
  */
+
+enum { KEPT_BLOCKS = 512, MOST_CHUNKS = 4, MOST_GATED_CHUNKS = 2 };
+
+/* Loads of a lane that its vector takes; 0: the kernels for vectors in registers do not take it. */
+template <int N, typename T> static int chunks_of(const norm_call<T> &call) {
+    const int64_t chunks = dr_blocks_of(call.dim, (int64_t)call.lanes * N);
+    const bool takes = N > 1 && (call.of == RMS || call.of == L2) && !call.gate_first && call.groups == 1 && !call.bias;
+    return takes && chunks <= (call.gate ? MOST_GATED_CHUNKS : MOST_CHUNKS) ? (int)chunks : 0;
+}
+
+static int64_t kept_blocks(int64_t vectors, int lanes) {
+    const int64_t blocks = dr_blocks_of(vectors, THREADS / lanes);
+    return blocks < KEPT_BLOCKS ? blocks : (int64_t)KEPT_BLOCKS;
+}
+
+template <int N, int CHUNKS, bool GATED, typename T>
+static dr_status run_kept(const dr_cuda *gpu, const char *name, const norm_call<T> &call, float *partial) {
+    if (call.d_y)
+        return dr_cuda_launch(name, norm_kept_backward<N, CHUNKS, GATED, T>, {kept_blocks(call.vectors, call.lanes)}, THREADS,
+                              0, gpu->stream, call, partial);
+    return dr_cuda_launch(name, norm_kept_forward<N, CHUNKS, GATED, T>, {dr_blocks_of(call.vectors * call.lanes, THREADS)},
+                          THREADS, 0, gpu->stream, call);
+}
+
+template <int N, typename T>
+static dr_status choose_kept(const dr_cuda *gpu, const char *name, const norm_call<T> &call, int chunks, float *partial) {
+    if (call.gate)
+        return chunks == 1 ? run_kept<N, 1, true>(gpu, name, call, partial) : run_kept<N, 2, true>(gpu, name, call, partial);
+    if (chunks == 1) return run_kept<N, 1, false>(gpu, name, call, partial);
+    if (chunks == 2) return run_kept<N, 2, false>(gpu, name, call, partial);
+    return run_kept<N, 4, false>(gpu, name, call, partial);
+}
 
 template <int N, typename T> static dr_status run(const dr_cuda *gpu, const char *name, norm_call<T> call) {
     call.lanes = dr_lanes_for(dr_blocks_of(call.dim, N));
     const int64_t blocks = dr_blocks_of(call.vectors * call.lanes, THREADS);
     if (call.dim == 0) return DR_OK;
+    if constexpr (N > 1) {
+        const int chunks = chunks_of<N>(call);
+        if (chunks > 0) return choose_kept<N>(gpu, name, call, chunks, NULL);
+    }
     return dr_cuda_launch(name, call.d_y ? norm_backward<N, T> : norm_forward<N, T>, {blocks}, THREADS, 0, gpu->stream, call);
+}
+
+/* The vectors' gradients and, of vectors in registers, those of the weights [dim], which are added to. */
+template <int N, typename T>
+static dr_status run_kept_back(dr_backend *backend, const dr_cuda *gpu, const char *name, const norm_call<T> &call, int chunks,
+                               float *d_weight) {
+    const int64_t blocks = kept_blocks(call.vectors, call.lanes);
+    const dr_scratch scratch(backend, blocks * call.dim * (int64_t)sizeof(float));
+    DR_TRY(scratch.status);
+    float *const partial = (float *)scratch.at;
+    DR_TRY(choose_kept<N>(gpu, name, call, chunks, partial));
+    return dr_run_add_columns<1>(gpu, {{{d_weight, 1, 1}}}, call.dim, blocks, partial);
 }
 
 /* The vectors' gradients, then those of weight and bias [groups][dim], each added to; NULL: not wanted. */
 template <int N, typename T>
 static dr_status run_back(dr_backend *backend, const dr_cuda *gpu, const char *name, norm_call<T> call, float *d_weight,
                           float *d_bias) {
+    if (call.vectors == 0 || call.dim == 0) return DR_OK;
     if (!d_weight && !d_bias) return run<N>(gpu, name, call);
+    if constexpr (N > 1) {
+        call.lanes = dr_lanes_for(dr_blocks_of(call.dim, N));
+        const int chunks = d_bias ? 0 : chunks_of<N>(call);
+        if (chunks > 0) return run_kept_back<N>(backend, gpu, name, call, chunks, d_weight);
+    }
     const int64_t columns = call.groups * call.dim, rows = call.vectors / call.groups;
     const int64_t told = dr_blocks_of(call.vectors * (int64_t)sizeof(moments), 16) * 16;
     const dr_scratch scratch(backend, told + dr_column_bytes<2>(rows, columns));

@@ -21,8 +21,14 @@ template <int N, typename T> static __device__ inline dr_floats<N> dr_load_float
     dr_floats<N> x;
     if constexpr (N == 1) {
         x.at[0] = dr_to_float(*from);
+    } else if constexpr (N * sizeof(T) == 8) {
+        const uint2 words = *(const uint2 *)(const void *)from;
+        T part[N];
+        memcpy(part, &words, sizeof part);
+#pragma unroll
+        for (int i = 0; i < N; i++) x.at[i] = dr_to_float(part[i]);
     } else {
-        static_assert(N * sizeof(T) % 16 == 0, "whole loads of 16 bytes");
+        static_assert(N * sizeof(T) % 16 == 0, "whole loads of 8 or 16 bytes");
         constexpr int each = 16 / (int)sizeof(T);
 #pragma unroll
         for (int i = 0; i < N / each; i++) {
@@ -40,6 +46,13 @@ template <int N, typename T> static __device__ inline dr_floats<N> dr_load_float
 template <int N, typename T> static __device__ inline void dr_store_floats(T *to, const dr_floats<N> &x) {
     if constexpr (N == 1) {
         *to = dr_from_float<T>(x.at[0]);
+    } else if constexpr (N * sizeof(T) == 8) {
+        T part[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) part[i] = dr_from_float<T>(x.at[i]);
+        uint2 words;
+        memcpy(&words, part, sizeof words);
+        *(uint2 *)(void *)to = words;
     } else {
         constexpr int each = 16 / (int)sizeof(T);
 #pragma unroll

@@ -1,5 +1,5 @@
 /* The nodes of a mixer: what each makes of its values, and the gradients of what it read from that of what it made. A backward
- * finds the values as the forward left them, but for what it makes again instead of keeping: the normed output. */
+ * finds the values as the forward left them, but for the normed output, which it makes again unless that is kept. */
 #include "base/error.h"
 #include "nn/mixers/engine.h"
 #include "nn/mixers/recurrent/recurrent.h"
@@ -332,17 +332,22 @@ static dr_rms_norm norm_of(const dr_node_call *n, const dr_node *node) {
     return norm;
 }
 
+/* What the output's product reads. */
+static void *normed_of(const dr_node_call *n) {
+    return n->memory->y ? n->memory->y : n->scratch->y;
+}
+
 static dr_status norm_output(const dr_node_call *n, const dr_node *node) {
     const dr_rms_norm norm = norm_of(n, node);
     return ops_of(n)->rms_norm_forward(n->call->backend, &norm, read_of(n, node->from),
                                        dr_module_parameter(n->call, node->bias),
-                                       node->with != DR_NO_VALUE ? read_of(n, node->with) : NULL, n->scratch->y);
+                                       node->with != DR_NO_VALUE ? read_of(n, node->with) : NULL, normed_of(n));
 }
 
 static dr_status output_forward(const dr_node_call *n, const dr_node *node) {
     const dr_linear linear = linear_of(n, node);
     DR_TRY(norm_output(n, node));
-    return ops_of(n)->linear_forward(n->call->backend, &linear, n->scratch->y, dr_module_weight(n->call, node->weight), NULL,
+    return ops_of(n)->linear_forward(n->call->backend, &linear, normed_of(n), dr_module_weight(n->call, node->weight), NULL,
                                      write_of(n, node->to));
 }
 
@@ -350,8 +355,8 @@ static dr_status output_backward(const dr_node_call *n, const dr_node *node) {
     const dr_linear linear = linear_of(n, node);
     const dr_rms_norm norm = norm_of(n, node);
     const bool gated = node->with != DR_NO_VALUE;
-    DR_TRY(norm_output(n, node));
-    DR_TRY(ops_of(n)->linear_backward(n->call->backend, &linear, n->scratch->y, dr_module_weight(n->call, node->weight), n->d_y,
+    if (!n->memory->y) DR_TRY(norm_output(n, node));
+    DR_TRY(ops_of(n)->linear_backward(n->call->backend, &linear, normed_of(n), dr_module_weight(n->call, node->weight), n->d_y,
                                       n->scratch->d_y, false, dr_module_gradient(n->call, node->weight), NULL));
     return ops_of(n)->rms_norm_backward(n->call->backend, &norm, read_of(n, node->from),
                                         dr_module_parameter(n->call, node->bias), gated ? read_of(n, node->with) : NULL,

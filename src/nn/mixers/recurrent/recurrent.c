@@ -21,6 +21,7 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
         memory->at[i] = own ? dr_arena_take(arena, value_bytes(call, value)) : memory->at[value->memory];
     }
     if (keep) memory->saved = dr_engine_place_saved(call, arena);
+    if (keep && call->keeps) memory->y = dr_arena_take(arena, value_bytes(call, &mixer->value[mixer->output]));
 }
 
 static void place_backward(const dr_module_call *call, dr_arena *arena, dr_recurrent_scratch *scratch) {

@@ -113,6 +113,7 @@ typedef struct {
 typedef struct {
     void *at[DR_MAX_VALUES];
     void *saved; /* the engine's */
+    void *y;     /* as in the scratch, where it is kept, else NULL */
 } dr_recurrent_memory;
 
 /* What calls use and leave behind; one for all layers. */
