@@ -130,13 +130,15 @@ def test_limits(server, command, model):
 
 def test_turns(server, command, model):
     """A request of many parts does not keep one of a single part waiting until its last has begun."""
-    body = {"prompt": "line", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
-    with served.Server(command, model, "--slots", "1") as own, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        many = pool.submit(own.post, "/v1/completions", {**body, "n": 40})
-        own.wait_for(lambda: own.metric("queued_sequences") >= 38, "the request of many parts does not wait")
+    body = {"prompt": "line", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    with served.Server(command, model, "--slots", "1") as own:
+        many = own.connect()
+        many.request("POST", "/v1/completions", json.dumps({**body, "n": 20}))
+        own.wait_for(lambda: own.metric("queued_sequences") >= 18, "the request of many parts does not wait")
         own.post("/v1/completions", {**body, "max_tokens": 5})
         assert own.metric("queued_sequences") >= 1, "the single answer came behind the many"
-        many.result()
+        many.sock.shutdown(socket.SHUT_RDWR)
+        many.close()
 
 
 def test_slow_clients(server, command, model):
