@@ -46,6 +46,7 @@ def options(arguments):
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--classes", choices=("deltarule", "fla"), default="deltarule", help="whose layers are trained")
     parser.add_argument("--checkpoint", choices=("selective", "none"), default="selective", help="whether layers are computed again")
+    parser.add_argument("--compile", action="store_true", help="each layer by torch.compile, which fuses what stands around products")
     for name, value in (("layers", 2), ("hidden", 64), ("heads", 2), ("batch", 8), ("seq-len", 128), ("steps", 100)):
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="and at the end (default 50); 0: never")
@@ -97,6 +98,9 @@ def distributed(model, config, asked, mesh):
         model = divided(model, config, mesh)
     if asked.checkpoint == "selective":
         model = checkpointed(model)
+    if asked.compile:
+        for layer in model.model.layers:
+            layer.compile()
     if asked.parallel == "ddp":
         return DistributedDataParallel(model)
     if asked.parallel == "fsdp":

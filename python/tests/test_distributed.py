@@ -81,6 +81,7 @@ def run_two(rank, folder, ports):
     torch.set_num_threads(1)
     runs = {parallel: (f"two-{parallel}", "--parallel", parallel) for parallel in ("fsdp", "ddp", "heads")}
     runs["half"] = ("two-half", *HALF)
+    runs["compiled"] = ("two-compiled", "--compile")
     runs.update({f"on {parallel}": (f"part-{parallel}", "--parallel", parallel) for parallel in ("fsdp", "heads")})
     told = {}
     for port, (name, (out, *more)) in zip(ports, runs.items()):
@@ -123,11 +124,11 @@ def divided_rules():
 
 @pytest.fixture(scope="module")
 def two(folder, alone):
-    torch.multiprocessing.spawn(run_two, (str(folder), free_ports(7)), nprocs=2)
+    torch.multiprocessing.spawn(run_two, (str(folder), free_ports(8)), nprocs=2)
     return json.loads((folder / "told").read_text())
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "ddp", "heads"])
+@pytest.mark.parametrize("parallel", ["fsdp", "ddp", "heads", "compiled"])
 def test_two_are_one(parallel, alone, two):
     assert two[parallel] == pytest.approx(alone["plain"], rel=1e-4)
 
