@@ -14,6 +14,7 @@
 typedef struct {
     const char *name, *folder, *rule, *layer_list;
     int64_t layers, heads;
+    bool brief;  /* a batch of 75 tokens: for emulated kernels */
     bool routed; /* a router's choice is no continuous function: float32 only */
 } model_case;
 
