@@ -130,11 +130,14 @@ def logits_of(model, ids):
         return model(input_ids=ids, use_cache=False).logits.float()
 
 
-def depends_on_rounding(model, vocabulary, seed, most=1e-6):
-    """Whether weights that differ in their last bits give logits that are more than `most` apart: a norm of next to nothing, or a
-    choice of experts that is all but even. Such weights say nothing of a difference."""
+def draw_ids(vocabulary, seed):
+    return torch.randint(3, vocabulary, (2, 24), generator=torch.Generator().manual_seed(seed))
+
+
+def depends_on_rounding(model, ids, seed, most=1e-6):
+    """Whether weights that differ in their last bits give logits of these ids that are more than `most` apart: a norm of next to
+    nothing, or a choice of experts that is all but even. Such weights say nothing of a difference."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, vocabulary, (2, 24), generator=generator)
     before = logits_of(model, ids)
     kept = [parameter.detach().clone() for parameter in model.parameters()]
     with torch.no_grad():
@@ -148,7 +151,7 @@ def depends_on_rounding(model, vocabulary, seed, most=1e-6):
 
 def expect(folder, model, vocabulary, seed, r, tokens):
     """Writes what the model computes: logits and loss of two sequences, and how it continues two prompts, as far as no choice is
-    close."""
+    close. Returns the ids of the sequences."""
     from safetensors.torch import save_file
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, vocabulary, (2, r.randint(9, 24)), generator=generator)
@@ -164,6 +167,7 @@ def expect(folder, model, vocabulary, seed, r, tokens):
     if text.shape[1] > prompt.shape[1]:
         tensors.update(greedy_prompt=prompt, greedy=text[:, prompt.shape[1]:].contiguous())
     save_file(tensors, os.path.join(folder, "expected.safetensors"), metadata={"loss": repr(loss)})
+    return ids
 
 
 # ---- folders as others write them --------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def save_theirs(folder, model_type, seed, number, tokens):
     vocabulary = vocabulary_of(keys)
     for drawn in range(seed, seed + 10000, 1000):
         randomise(model, drawn)
-        if not depends_on_rounding(model, vocabulary, drawn):
+        if not depends_on_rounding(model, draw_ids(vocabulary, drawn), drawn):
             break
     style = draw_style(r, number)
     half = torch.bfloat16 if "bfloat16" in style else torch.float16 if "float16" in style else None
@@ -341,8 +345,8 @@ def say_of_class(folder, wanted, seed, r, tokens):
     model, config = load(folder, wanted)
     if config["model_type"] != wanted.removesuffix("_fla"):
         raise ValueError(f"the folder is of type {config['model_type']}, not {wanted}")
-    expect(folder, model, vocabulary_of(config), seed, r, tokens)
-    return not depends_on_rounding(model, vocabulary_of(config), seed, 5e-6)
+    ids = expect(folder, model, vocabulary_of(config), seed, r, tokens)
+    return not depends_on_rounding(model, ids, seed, 4e-6)
 
 
 def save_ours(command, folder, wanted, flags, corpus, seed, tokens):
@@ -367,13 +371,12 @@ def shard_ours(command, folder, wanted, flags, corpus, seed, tokens):
 
 def convert_theirs(command, theirs, folder, model_type, seed, tokens):
     r = random.Random(f"again {model_type} {seed}")
-    dtype = r.choice(["float32", "bf16", "fp16"])
-    convert(command, theirs, folder, dtype)
-    if say_of_class(folder, model_type, seed + 2, r, tokens) or dtype == "float32":
-        return dtype
-    convert(command, theirs, folder, "float32")  # as narrow weights it depends on rounding, as it was it does not
-    say_of_class(folder, model_type, seed + 2, r, tokens)
-    return "float32"
+    for number in range(10):  # other ids and another type, where the class's own rounding would decide
+        dtype = r.choice(["float32", "bf16", "fp16"])
+        convert(command, theirs, folder, dtype)
+        if say_of_class(folder, model_type, seed + 2 + number, r, tokens):
+            return dtype
+    raise ValueError("the logits of ten draws of ids depend on rounding")
 
 
 # ---- the test ----------------------------------------------------------------------------------------------------------------
