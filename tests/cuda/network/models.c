@@ -57,7 +57,7 @@ typedef struct {
     char wrong[256]; /* "": all right */
     double loss;
     int64_t count;
-    double *gradient; /* [count] */
+    double *gradient; /* [count], one parameter behind the other as they are listed: backends place them differently */
 } outcome;
 
 static dr_status make_model(dr_backend *b, const model_case *of, dr_model **model) {
@@ -75,31 +75,46 @@ static dr_status make_model(dr_backend *b, const model_case *of, dr_model **mode
     return dr_model_create(b, &config, 7, model);
 }
 
+/* The block without what lies between parameters. */
+static void list_gradient(const dr_model *model, const double *block, outcome *of) {
+    const dr_parameter *parameters;
+    const int64_t listed = dr_model_parameters(model, &parameters);
+    of->count = 0;
+    for (int64_t p = 0; p < listed; p++) {
+        memcpy(of->gradient + of->count, block + parameters[p].offset, (size_t)parameters[p].count * sizeof(double));
+        of->count += parameters[p].count;
+    }
+}
+
 /* calls: of one session, the last of which counts; a backend may keep what it does for the later ones. */
 static dr_status take_gradient(dr_backend *b, const dr_model *model, bool brief, int calls, outcome *of) {
     const int64_t rows = brief ? FEW_ROWS : ROWS, begins[] = {0, 0, 1, 64, 65, rows};
     int32_t tokens[ROWS + 1];
     dr_session *session = NULL;
     void *gradients = NULL;
+    double *block = NULL;
     dr_status status;
     dr_random random = dr_random_start(5, 0);
+    const int64_t count = dr_model_block_count(model);
     const uint64_t vocabulary = (uint64_t)dr_model_get_config(model)->vocabulary;
     for (int i = 0; i <= ROWS; i++) tokens[i] = (int32_t)dr_random_below(&random, vocabulary);
     const dr_batch batch = {
         .layout = {.sequences = 5, .rows = rows, .cu_seqlens = begins}, .ids = tokens, .targets = rows, .labels = tokens + 1};
-    of->count = dr_model_block_count(model);
-    of->gradient = calloc((size_t)of->count, sizeof(double));
-    if (!of->gradient) return dr_fail(DR_ERROR_MEMORY, "no memory for a gradient");
+    of->gradient = calloc((size_t)count, sizeof(double));
+    block = calloc((size_t)count, sizeof(double));
+    if (!of->gradient || !block) DR_GO(dr_fail(DR_ERROR_MEMORY, "no memory for a gradient"));
     DR_GO(dr_model_gradients_create(model, &gradients));
     DR_GO(dr_session_create(model, &session));
     for (int i = 0; i < calls; i++) {
-        b->ops->zero(b, gradients, dr_kind_bytes(b, DR_NUMBER, of->count));
+        b->ops->zero(b, gradients, dr_kind_bytes(b, DR_NUMBER, count));
         DR_GO(dr_session_gradient(session, &batch, 1.0 / (double)rows, gradients, &of->loss, NULL));
     }
-    DR_GO(b->ops->download(b, of->gradient, DR_F64, gradients, of->count));
+    DR_GO(b->ops->download(b, block, DR_F64, gradients, count));
+    list_gradient(model, block, of);
 done:
     dr_session_destroy(session);
     if (gradients) b->ops->free(b, gradients);
+    free(block);
     return status;
 }
 
@@ -148,19 +163,20 @@ static bool compare(const dr_model *model, const outcome *exact, const outcome *
     const dr_parameter *parameters;
     const int64_t listed = dr_model_parameters(model, &parameters);
     int count = 0, worst = 0;
+    int64_t i = 0;
     double most = 0;
     for (int64_t p = 0; p < listed; p++) {
         pool *of = pool_of(pools, &count, role_of(&parameters[p]));
-        for (int64_t i = parameters[p].offset; i < parameters[p].offset + parameters[p].count; i++) {
+        for (const int64_t end = i + parameters[p].count; i < end; i++) {
             of->size += square_of(exact->gradient[i], 0);
             of->tested += square_of(is->gradient[i], exact->gradient[i]);
             if (rounded) of->rounded += square_of(rounded->gradient[i], exact->gradient[i]);
         }
     }
-    for (int i = 0; i < count; i++) {
-        const double share = sqrt(pools[i].tested) / (rounded ? 2 * sqrt(pools[i].rounded) + 1e-3 * sqrt(pools[i].size)
-                                                              : 1e-4 * sqrt(pools[i].size) + 1e-12);
-        if (!(share <= most)) most = share, worst = i;
+    for (int c = 0; c < count; c++) {
+        const double share = sqrt(pools[c].tested) / (rounded ? 2 * sqrt(pools[c].rounded) + 1e-3 * sqrt(pools[c].size)
+                                                              : 1e-4 * sqrt(pools[c].size) + 1e-12);
+        if (!(share <= most)) most = share, worst = c;
     }
     const double loss = fabs(is->loss - exact->loss) / exact->loss;
     const double near = rounded ? 2 * fabs(rounded->loss - exact->loss) / exact->loss + 1e-3 : 1e-5;
