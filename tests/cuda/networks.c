@@ -18,7 +18,8 @@ static bool hold(gpu *g, int type, int rounds, fault *what) {
 
 bool suite_networks(gpu *g, fault *what) {
     const int rounds = g->brief ? 8 : 40;
-    return hold(g, 0, rounds, what) && hold(g, 1, rounds, what);
+    const bool float32 = hold(g, 0, rounds, what), bf16 = hold(g, 1, rounds, what);
+    return float32 && bf16;
 }
 
 bool suite_models(gpu *g, fault *what) {

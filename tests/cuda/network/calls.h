@@ -8,6 +8,9 @@
  *     again      gives the same bits; what is only read stays, as do the bytes behind every tensor; what is written begins as
  * NaN
  *
+ * Where a value is a difference, terms of it may be far larger than it, and so are the rounding errors: the error then counts
+ * beside the terms (tensor.terms).
+ *
  * A case draws shapes and values from a generator, describes its call, and hands it to check_call. */
 #ifndef DR_TESTS_CUDA_NETWORK_CALLS_H
 #define DR_TESTS_CUDA_NETWORK_CALLS_H
@@ -22,7 +25,7 @@ typedef struct {
     dr_backend *tested;
     dr_random random;
     void (*vary)(unsigned run); /* how the next kernels run, or NULL */
-    char wrong[512];            /* a sentence, "" while all is right */
+    char wrong[512];            /* a sentence on the first that is, "" while all is right */
     const char *worst_call;
     double worst; /* error over what is allowed */
     long checks;
@@ -37,9 +40,10 @@ typedef struct {
     const char *name;
     content of;
     role is;
-    int64_t count, row; /* elements; elements of a row, 0: all of one */
-    bool shifted;       /* begins behind a 16-byte boundary */
-    void *values;       /* before the call: doubles of vectors and numbers, else as they are; NULL: the tensor is not passed */
+    int64_t count, row;  /* elements; elements of a row, 0: all of one */
+    bool shifted;        /* begins behind a 16-byte boundary */
+    void *values;        /* before the call: doubles of vectors and numbers, else as they are; NULL: the tensor is not passed */
+    const double *terms; /* [count]: what each element of the result is the difference of and something else; or NULL */
 } tensor;
 
 typedef struct call {
@@ -76,7 +80,7 @@ dr_layout placed_layout(const dr_layout *layout, void *at);
 
 static const double forward_tolerance = 3e-6, backward_tolerance = 2e-5, sum_tolerance = 2e-4;
 
-/* Every case, rounds times; false with t->wrong where one is wrong. */
+/* Every case, rounds times; false with t->wrong where one is wrong, and a line of standard output on each that is. */
 bool network_cases(trials *t, int rounds);
 
 /* A list of cases. */

@@ -1,6 +1,10 @@
 /* Cases of what works on rows and elements: products, norms, convolution, gates, heads, functions, sums. */
 #include "calls.h"
 
+#include <math.h>
+
+#include "backends/reference/activation.h"
+
 #define OPERATION(name) static dr_status name(const call *c, dr_backend *b, void *const at[])
 #define CASE(name)      static void name(trials *t, int round)
 
@@ -83,8 +87,49 @@ OPERATION(sum_norm_back) {
     return b->ops->sum_norm_backward(b, c->numbers[0], c->numbers[1], at[0], at[1], at[2]);
 }
 
+/* What the backward takes the part along the normed vector from, [rows, dim]: of d_x, or of d_gate where the gate comes first.
+ * Of narrow vectors little is left: of one element what eps makes of it. */
+static double *terms_of(trials *t, const dr_rms_norm *n, const double *x, const double *weight, const double *gate,
+                        const double *d_y, bool of_gate) {
+    double *terms = draw_block(t, n->rows * n->dim, sizeof(double));
+    for (int64_t r = 0; r < n->rows; r++) {
+        const double *w = weight + (n->groups ? r % n->groups : 0) * n->dim;
+        double squares = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = 0; i < n->dim; i++) {
+                const int64_t at = r * n->dim + i;
+                const double a = gate ? activation(n->gate, gate[at]) : 1, u = n->gate_first ? x[at] * a : x[at];
+                const double by = of_gate ? x[at] * activation_derivative(n->gate, gate[at]) : n->gate_first ? a : 1;
+                if (pass == 0) squares += u * u / (double)n->dim;
+                terms[at] = d_y[at] * (w[i] + n->weight_offset) * (n->gate_first ? 1 : a) * by / sqrt(squares + n->eps);
+            }
+    }
+    return terms;
+}
+
+static void check_rms_norm(trials *t, const dr_rms_norm *n, bool add) {
+    const int64_t groups = n->groups ? n->groups : 1;
+    tensor gate = draw_vectors(t, "gate", READ, n->rows, n->dim), d_gate = draw_vectors(t, "d_gate", WRITTEN, n->rows, n->dim);
+    if (n->gate == DR_ACTIVATION_NONE) gate.values = d_gate.values = NULL;
+    const tensor x = draw_vectors(t, "x", READ, n->rows, n->dim), weight = draw_numbers(t, "weight", READ, groups, n->dim),
+                 d_y = draw_vectors(t, "d_y", READ, n->rows, n->dim);
+    tensor d_x = perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, n->rows, n->dim));
+    d_x.terms = terms_of(t, n, x.values, weight.values, gate.values, d_y.values, false);
+    if (n->gate_first && gate.values) d_gate.terms = terms_of(t, n, x.values, weight.values, gate.values, d_y.values, true);
+    check_call(t, &(call){.name = "rms_norm",
+                          .descriptor = n,
+                          .tensors = {x, weight, gate, draw_vectors(t, "y", WRITTEN, n->rows, n->dim)},
+                          .run = rms});
+    check_call(t, &(call){.name = "rms_norm_back",
+                          .descriptor = n,
+                          .numbers = {add},
+                          .tolerance = backward_tolerance,
+                          .tensors = {x, weight, gate, d_y, d_x, perhaps(t, draw_numbers(t, "d_weight", ADDED, groups, n->dim)),
+                                      d_gate},
+                          .run = rms_back});
+}
+
 CASE(rms_norms) {
-    const bool add = round % 2;
     const int64_t groups = round % 4 == 3 ? draw_between(t, 2, 4) : 1;
     const bool many = round == 2; /* more than blocks that stay take at once */
     const int64_t few = draw_between(t, round == 0 ? 0 : 1, 150), wide = draw_flip(t) ? 8 * draw_between(t, 1, 130) : 0;
@@ -98,22 +143,20 @@ CASE(rms_norms) {
                            .gate_first = draw_flip(t),
                            .groups = groups > 1 ? groups : 0,
                            .weight_offset = draw_flip(t) ? 1 : 0};
-    tensor gate = draw_vectors(t, "gate", READ, n.rows, n.dim), d_gate = draw_vectors(t, "d_gate", WRITTEN, n.rows, n.dim);
-    if (n.gate == DR_ACTIVATION_NONE) gate.values = d_gate.values = NULL;
-    check_call(t, &(call){.name = "rms_norm",
-                          .descriptor = &n,
-                          .tensors = {draw_vectors(t, "x", READ, n.rows, n.dim), draw_numbers(t, "weight", READ, groups, n.dim),
-                                      gate, draw_vectors(t, "y", WRITTEN, n.rows, n.dim)},
-                          .run = rms});
-    check_call(t, &(call){.name = "rms_norm_back",
-                          .descriptor = &n,
-                          .numbers = {add},
-                          .tolerance = backward_tolerance,
-                          .tensors = {draw_vectors(t, "x", READ, n.rows, n.dim), draw_numbers(t, "weight", READ, groups, n.dim),
-                                      gate, draw_vectors(t, "d_y", READ, n.rows, n.dim),
-                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, n.rows, n.dim)),
-                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, groups, n.dim)), d_gate},
-                          .run = rms_back});
+    check_rms_norm(t, &n, round % 2);
+}
+
+/* Many vectors of few elements, the gate before the norm and after it. */
+CASE(narrow_norms) {
+    static const int64_t widths[] = {1, 3, 7, 24, 120};
+    for (int i = 0; i < 5; i++) {
+        const dr_rms_norm n = {.rows = widths[i] < 120 ? 4200 : 700,
+                               .dim = widths[i],
+                               .eps = 1e-6,
+                               .gate = (dr_activation)((round + i + 2) % 3),
+                               .gate_first = round / 3 % 2 == 0};
+        check_rms_norm(t, &n, round % 2);
+    }
 }
 
 CASE(other_norms) {
@@ -452,6 +495,7 @@ CASE(heads) {
 
 const network_case layer_cases[] = {{"products", products},
                                     {"rms norms", rms_norms},
+                                    {"narrow norms", narrow_norms},
                                     {"other norms", other_norms},
                                     {"convolutions", convolutions},
                                     {"token shift", shifts},
