@@ -129,7 +129,7 @@ static int run(int argc, char **argv) {
         [WEIGHTS] = CLI_FLAG_WEIGHTS,
         [BACKEND] = CLI_FLAG_BACKEND,
     };
-    int operands, exit_status;
+    int operands, exit_status = 0;
     uint64_t identity = 0;
     if (!cli_flags_parse(&cli_state, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (operands == 0 || strcmp(argv[1], "show") != 0) return cli_usage(&cli_state, "it has one command: state show FILE");
