@@ -104,7 +104,7 @@ static int find_columns(const builder *b, int streams[DR_MAX_STREAMS]) {
 
 static void project_panel(builder *b) {
     dr_recurrent *mixer = b->mixer;
-    int streams[DR_MAX_STREAMS], weights[DR_MAX_STREAMS];
+    int streams[DR_MAX_STREAMS], weights[DR_MAX_STREAMS] = {0};
     const int count = has_panels(b->backend) ? find_columns(b, streams) : 0;
     if (count == 0) return;
     const int panel = add_value(b, DR_VECTOR, true, 0);
