@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Clients that mean no good, on `deltarule serve`: many short requests, and beside them clients that are slow on purpose.
 
-    bench/serve_hostile.py COMMAND [--requests 10000] [--clients 16] [--slow 24] [--client-timeout 5]
+    bench/serve_hostile.py COMMAND [--requests 10000] [--clients 16] [--slow 24] [--client-timeout 5] [--room 4]
 
 Makes a small model of random weights and serves it. The clients send short requests one after another, as many as asked: tokens,
 completions of one token, streams, chats, broken JSON, unknown paths, bodies that are too long, some over a connection that is
@@ -10,11 +10,11 @@ its body, one that opens a connection and says nothing, one that asks for a long
 others from being answered, and the server must shut each of them out.
 
 Exit status 1: a right request failed or a wrong one did not, a slow client was kept, or from the first fifth of the requests to the
-end the process has grown by more than 4 MiB and 64 bytes a request. Needs nothing beside Python.
+end the process has grown by more than --room MiB and 64 bytes a request. Needs nothing beside Python.
 """
 import argparse, http.client, json, os, random, re, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
 
-ROOM = (4 << 20, 64)  # bytes by which a process may grow in all, and for each request
+ROOM_EACH = 64  # bytes by which the process may grow for each request, beside --room
 
 
 def make_model(command, folder):
@@ -187,7 +187,7 @@ def measure(port, pid, options):
     for thread in slow_threads:
         thread.join()
     slow.judge_deaf()
-    grown, room = end - requests.early, ROOM[0] + ROOM[1] * options.requests * 4 // 5
+    grown, room = end - requests.early, (options.room << 20) + ROOM_EACH * options.requests * 4 // 5
     print(f"{options.requests} requests in {seconds:.1f} s, {len(requests.wrong)} not as they should be; slow clients shut out {slow.shut} "
           f"times, kept {len(slow.kept)}")
     print(f"memory: {requests.early / 2**20:.1f} MiB after a fifth, {end / 2**20:.1f} MiB at the end; {room / 2**20:.1f} MiB more would do")
@@ -199,7 +199,7 @@ def measure(port, pid, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command")
-    for name, value in [("requests", 10000), ("clients", 16), ("slow", 24), ("client-timeout", 5)]:
+    for name, value in [("requests", 10000), ("clients", 16), ("slow", 24), ("client-timeout", 5), ("room", 4)]:
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
