@@ -2,7 +2,7 @@
 # compositions, all engines over all recorded shapes, the recorded steps of all layers, the papers' statements, what measures times,
 # and what loads PyTorch or lm-evaluation-harness. All have fixed seeds.
 set(long compositions recurrence_cpu recorded_steps theory cli_theory bench cli_bench templates_differ tokenizers_differ
-  models_differ convert_opens serve_harness long_prompt)
+  models_differ convert_opens evaluate_agrees serve_harness long_prompt)
 if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
   list(APPEND long causality)
 endif()
