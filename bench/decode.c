@@ -7,6 +7,8 @@
  * Reading has several shapes: so many streams a thread, side by side, with or without prefetches ahead. The shape that is
  * fastest on this machine is found first, and of each round the best of some passes counts. So the ceiling is the best that
  * plain loads reach here, and not what one loop happens to reach. */
+#include "measure.h"
+
 #include <deltarule/model.h>
 #include <omp.h>
 #include <stdint.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -30,21 +31,10 @@ enum {
 };
 static const double LEAST_RATIO = 0.80;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void check(dr_status status) {
     if (status == DR_OK) return;
     fprintf(stderr, "decode: %s\n", dr_last_error());
     exit(1);
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* ---- reading ---- */
@@ -137,8 +127,8 @@ static line *make_buffer(int64_t lines, int threads) {
 
 /* ---- decoding ---- */
 
-/* Bytes of weights that one token makes a model read: those of all matrices but the embedding, of which it reads one row. A row
- * of int8 has a float32 scale. */
+/* Bytes of weights that a model reads for one token: all matrices but the embedding, of which it reads one row. A row of int8
+ * has a float32 scale. */
 static double weight_bytes(const dr_model *model, dr_dtype type) {
     const dr_parameter *list;
     const int64_t count = dr_model_parameters(model, &list);

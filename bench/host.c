@@ -1,13 +1,14 @@
 /* Microseconds that a call takes of the host: of a plan that is made once, and of the functions that plan each time. On cpu one
  * token on one thread; on cuda, where calls only put work on a stream, a forward of 64 tokens, the same that saves with its
  * backward, and a token of decoding, of gdn in bf16. Medians of rounds; before each the stream is idle. */
+#include "measure.h"
+
 #include <deltarule/plan.h>
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROUNDS = 201, CALLS = 50 };
 
@@ -15,17 +16,6 @@ static void require(dr_status status) {
     if (status == DR_OK) return;
     fprintf(stderr, "host: %s\n", dr_last_error());
     exit(1);
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 typedef struct {
@@ -112,7 +102,7 @@ static double median(const setting *s, dr_status (*run)(const setting *)) {
         require(dr_backend_wait(s->backend));
         const double begin = now();
         for (int k = 0; k < CALLS; k++) require(run(s));
-        round[i] = (now() - begin) / CALLS;
+        round[i] = 1e6 * (now() - begin) / CALLS;
     }
     qsort(round, ROUNDS, sizeof *round, by_size);
     return round[ROUNDS / 2];

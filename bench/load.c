@@ -1,8 +1,9 @@
 /* What opening a model of 3 GB costs beside reading its files once: seconds and the most memory that is resident. `make FOLDER`
- * writes a model of random weights in files of 512 MB, `read FOLDER` reads its files into one small buffer, `keep FOLDER` into
- * memory of their size, as whoever needs the weights must, and `open FOLDER` loads the model. Touching new memory costs more
- * than reading on many virtual machines, whose host backs a page when it is touched first: `keep` holds that cost, `read` does
- * not. */
+ * writes a model of random weights in files of 512 MB. `read FOLDER` reads its files into one small buffer. `keep FOLDER` reads
+ * them into new memory of their size. `open FOLDER` loads the model. On many virtual machines the host backs a page when it is
+ * first touched, which costs more than reading: the time of `keep` contains that cost, the time of `read` does not. */
+#include "measure.h"
+
 #include <deltarule/model.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,16 +13,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MB = 1 << 20 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void check(dr_status status) {
     if (status == DR_OK) return;

@@ -4,20 +4,15 @@
  * end, so that all of the prompt counts. Pieces are multiples of the pool's grain, so that nothing is read twice; the number of
  * tokens is rounded up to whole pieces.
  *     bench-long_prompt TOKENS [THREADS [HIDDEN [LAYERS]]] */
+#include "measure.h"
+
 #include <deltarule/pool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { VOCABULARY = 1024, PIECE = 512, TENTHS = 10, HEAD_SIZE = 64, MIB = 1 << 20, MOST_GROWTH = 4 * MIB };
 static const double MOST_SLOWER = 1.10;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void check(dr_status status) {
     if (status == DR_OK) return;

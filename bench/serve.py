@@ -14,10 +14,10 @@ slot that is mixed up with another shows. Prints times to the first token and be
 Exit status 1: an answer differs, a request failed, or the memory grew in a run of a minute or more. Needs nothing beside Python; of other
 servers answers are not compared.
 """
-import argparse, asyncio, json, os, random, signal, subprocess, sys, tempfile, time
+import argparse, asyncio, json, os, random, subprocess, sys, tempfile, time
 
 sys.dont_write_bytecode = True
-import gguf  # noqa: E402
+import gguf, serving  # noqa: E402
 
 VOCABULARY = 32000
 CONTEXT = 4096
@@ -237,23 +237,10 @@ def main():
         parser.error("COMMAND is missing: the deltarule that is measured")
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.command, folder, options)
-        with open(os.path.join(folder, "log"), "w+") as log:
-            server = subprocess.Popen([options.command, "serve", model, "--port=0", f"--slots={options.slots}", f"--context={CONTEXT}",
-                                       f"--store={options.store}", f"--connections={2 * options.clients + 16}"],
-                                      stdout=subprocess.PIPE, stderr=log, text=True)
-            line = server.stdout.readline()
-            if "listening on" not in line:
-                log.seek(0)
-                raise SystemExit(f"the server did not start: {log.read()}")
-            try:
-                wrong = measure(("127.0.0.1", int(line.rsplit(":", 1)[1])), server.pid, options)
-            finally:
-                server.send_signal(signal.SIGTERM)
-            status = server.wait(timeout=120)
-            if status != 0:
-                log.seek(0)
-                print(f"the server ended with status {status}: {log.read()[-2000:]}")
-        sys.exit(wrong > 0 or status != 0)
+        flags = [f"--slots={options.slots}", f"--context={CONTEXT}", f"--store={options.store}", f"--connections={2 * options.clients + 16}"]
+        wrong, ended = serving.serve(options.command, model, flags, folder,
+                                     lambda port, pid: measure(("127.0.0.1", port), pid, options))
+        sys.exit(wrong > 0 or not ended)
 
 
 main()

@@ -12,7 +12,10 @@ others from being answered, and the server must shut each of them out.
 Exit status 1: a right request failed or a wrong one did not, a slow client was kept, or from the first fifth of the requests to the
 end the process has grown by more than --room MiB and 64 bytes a request. Needs nothing beside Python.
 """
-import argparse, http.client, json, os, random, re, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
+import argparse, http.client, json, os, random, re, socket, subprocess, sys, tempfile, threading, time, urllib.request
+
+sys.dont_write_bytecode = True
+import serving  # noqa: E402
 
 ROOM_EACH = 64  # bytes by which the process may grow for each request, beside --room
 
@@ -204,25 +207,10 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(options.command, folder)
-        with open(os.path.join(folder, "log"), "w+") as log:
-            server = subprocess.Popen([options.command, "serve", model, "--port=0", "--slots=64", "--max-body=1", "--store=1", "--context=4096",
-                                       f"--client-timeout={options.client_timeout}", f"--connections={options.clients + options.slow + 64}"],
-                                      stdout=subprocess.PIPE, stderr=log, text=True)
-            line = server.stdout.readline()
-            if "listening on" not in line:
-                log.seek(0)
-                raise SystemExit(f"the server did not start: {log.read()}")
-            try:
-                wrong = measure(int(line.rsplit(":", 1)[1]), server.pid, options)
-            finally:
-                server.send_signal(signal.SIGTERM)
-            status = server.wait(timeout=120)
-            log.seek(0)
-            said = log.read()
-            if status != 0 or "Sanitizer" in said:
-                print(f"the server ended with status {status}: {said[-3000:]}")
-                wrong = True
-    sys.exit(wrong)
+        flags = ["--slots=64", "--max-body=1", "--store=1", "--context=4096", f"--client-timeout={options.client_timeout}",
+                 f"--connections={options.clients + options.slow + 64}"]
+        wrong, ended = serving.serve(options.command, model, flags, folder, lambda port, pid: measure(port, pid, options))
+    sys.exit(wrong or not ended)
 
 
 main()
