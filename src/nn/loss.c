@@ -159,6 +159,7 @@ static dr_status replay_gradient(gradient_work *work) {
     dr_session *session = work->session;
     const dr_operations *ops = session->backend->ops;
     const dr_batch *batch = work->batch;
+    if (!ops->replay) return compute_gradient(work);
     const dr_gradient_form form = {.block = session->block,
                                    .gradients = work->gradients,
                                    .rows = batch->layout.rows,
@@ -169,7 +170,6 @@ static dr_status replay_gradient(gradient_work *work) {
                                    .packed = batch->layout.cu_seqlens != NULL,
                                    .selects = batch->positions != NULL,
                                    .level = session->level};
-    if (!ops->replay) return compute_gradient(work);
     if (!same_form(&form, &session->last)) {
         ops->forget(session->backend, session->kept);
         session->kept = NULL;
