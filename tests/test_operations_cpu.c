@@ -486,15 +486,24 @@ static dr_status sum_squares(const call *c, dr_backend *b, void *const at[]) {
     return status == DR_OK ? b->ops->upload(b, at[1], &control.squares, DR_F64, 1) : status;
 }
 
+enum { ADAMW_RUNS = 2 };
+
+typedef struct {
+    dr_adamw adamw;
+    dr_adamw_run run[ADAMW_RUNS];
+} adamw_drawn;
+
 static dr_status adamw(const call *c, dr_backend *b, void *const at[]) {
-    return b->ops->adamw(b, c->descriptor, c->extra, c->tensors[0].count, at[0], at[1], at[2], at[3]);
+    const adamw_drawn *of = c->descriptor;
+    return b->ops->adamw(b, &of->adamw, c->extra, ADAMW_RUNS, of->run, at[0], at[1], at[2], at[3]);
 }
 
 static void test_optimizer(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
         int64_t count = size_drawn(80000);
-        dr_adamw a = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+        const int64_t cut = number_between(0, count);
+        const adamw_drawn a = {{0.9, 0.95, 1e-8}, {{0, cut, 1e-2, 0.1}, {cut, count - cut, 2e-2, 0}}};
         dr_control control = {.scale = 0.5, .updates = number_between(1, 3000)};
         tensor v = added("v", count);
         for (int64_t i = 0; i < count; i++) v.values[i] = fabs(v.values[i]);

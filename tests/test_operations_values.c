@@ -322,7 +322,8 @@ static void test_sum_of_squares(void **state) {
 static void test_clip(void **state) {
     (void)state;
     dr_control control = {.squares = 25, .updates = 7, .skipped = 2, .skipped_in_row = 2};
-    const dr_adamw adamw = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    const dr_adamw adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    const dr_adamw_run run = {.count = 1, .learning_rate = 1};
     double gradient = 1, parameter = 3, m = 0.5, v = 0.25;
     assert_int_equal(ops->clip(backend, 2, &control), DR_OK);
     assert_true(control.norm == 5 && control.scale == 0.4 && control.updates == 8);
@@ -337,7 +338,7 @@ static void test_clip(void **state) {
         assert_int_equal(ops->clip(backend, 2, &control), DR_OK);
         assert_true(!isfinite(control.norm) && control.updates == 10);
         assert_true(control.skipped == 2 + i && control.skipped_in_row == i);
-        assert_int_equal(ops->adamw(backend, &adamw, &control, 1, &gradient, &parameter, &m, &v), DR_OK);
+        assert_int_equal(ops->adamw(backend, &adamw, &control, 1, &run, &gradient, &parameter, &m, &v), DR_OK);
         assert_true(parameter == 3 && m == 0.5 && v == 0.25);
     }
     double losses[] = {0.5, 0.25};
@@ -355,10 +356,11 @@ static void test_adamw_by_closed_form(void **state) {
     long double expected[COUNT];
     for (int i = 0; i < COUNT; i++) expected[i] = parameter[i] = dr_random_normal(&numbers_random);
     for (int64_t step = 1; step <= STEPS; step++) {
-        dr_adamw adamw = {.learning_rate = 0.01 * (double)step, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+        const dr_adamw adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+        const dr_adamw_run run = {.count = COUNT, .learning_rate = 0.01 * (double)step, .weight_decay = 0.1};
         const dr_control control = {.scale = 0.25, .updates = step};
         for (int i = 0; i < COUNT; i++) gradients[step - 1][i] = i == 0 ? 0 : dr_random_normal(&numbers_random);
-        assert_int_equal(ops->adamw(backend, &adamw, &control, COUNT, gradients[step - 1], parameter, m, v), DR_OK);
+        assert_int_equal(ops->adamw(backend, &adamw, &control, 1, &run, gradients[step - 1], parameter, m, v), DR_OK);
         for (int i = 0; i < COUNT; i++) {
             long double first = 0, second = 0, first_weight = 0, second_weight = 0;
             for (int64_t s = 1; s <= step; s++) {

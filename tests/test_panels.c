@@ -27,7 +27,7 @@ static pair open_pair(const char *name, const char *isa) {
     must(dr_backend_open(name, &options, &of.with));
     must(dr_backend_open(name, &options, &of.without));
     plain_operations = *of.without->ops;
-    plain_operations.panels = false;
+    plain_operations.panels = 0;
     of.without->ops = &plain_operations;
     return of;
 }

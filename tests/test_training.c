@@ -115,11 +115,12 @@ static void test_adamw_by_hand(void **state) {
         dr_backend_zero(backend, v, sizeof(double));
         must(dr_backend_upload(backend, parameter, &start, DR_F64, 1));
         for (int step = 1; step <= 2; step++) {
-            const dr_adamw adamw = {.learning_rate = 0.125, .beta1 = 0.5, .beta2 = 0.75, .eps = 1, .weight_decay = 0.25};
+            const dr_adamw adamw = {.beta1 = 0.5, .beta2 = 0.75, .eps = 1};
+            const dr_adamw_run run = {.count = 1, .learning_rate = 0.125, .weight_decay = 0.25};
             const dr_control control = {.scale = 0.5, .updates = step};
             double value;
             must(dr_backend_upload(backend, gradient, &gradients[step - 1], DR_F64, 1));
-            must(backend->ops->adamw(backend, &adamw, &control, 1, gradient, parameter, m, v));
+            must(backend->ops->adamw(backend, &adamw, &control, 1, &run, gradient, parameter, m, v));
             must(dr_backend_download(backend, &value, DR_F64, parameter, 1));
             assert_near(value, wanted[step - 1], 1e-6);
         }

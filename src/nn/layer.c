@@ -156,8 +156,10 @@ dr_status dr_layer_part_forward(const dr_layer *layer, int index, const dr_modul
         DR_TRY(dr_norm_forward(&part->before, &of, rows, x, normed));
         in = normed;
     }
-    DR_TRY(part->module->operations->forward(&of, in, at_once ? y : memory->made[index]));
-    if (at_once) return base ? ops->add(of.backend, DR_VECTOR, count, 1, base, y) : DR_OK;
+    const dr_module_operations *operations = part->module->operations;
+    if (at_once && ops->sums && operations->sums && operations->sums(part->module)) of.plus = base;
+    DR_TRY(operations->forward(&of, in, at_once ? y : memory->made[index]));
+    if (at_once) return base && !of.plus ? ops->add(of.backend, DR_VECTOR, count, 1, base, y) : DR_OK;
     const void *out = memory->made[index];
     if (part->after.kind != DR_NORM_NONE) {
         DR_TRY(dr_norm_forward(&part->after, &of, rows, out, scratch->normed));

@@ -58,6 +58,7 @@ typedef struct {
      * first layer that has one writes and later ones read; in a backward later ones add to its gradient, zero at first, before
      * the first reads it. NULL where there is none. */
     void *passed, *d_passed;
+    const void *plus; /* [rows, hidden]: what a forward adds y to (dr_linear.plus), or NULL */
 } dr_module_call;
 
 typedef struct {
@@ -88,6 +89,9 @@ typedef struct {
 
     /* Columns of what the call has as passed, 0: none; writes: whether this module writes it. NULL: there is none. */
     int64_t (*passed)(const dr_module *, bool *writes);
+
+    /* Whether a forward takes the call's plus, on a backend that sums. NULL: it does not. */
+    bool (*sums)(const dr_module *);
 
     /* x, y [rows, hidden]; they do not overlap. */
     dr_status (*forward)(const dr_module_call *, const void *x, void *y);

@@ -28,6 +28,7 @@ typedef struct {
     int64_t rows, in, out;
     int members;
     const int64_t *columns; /* [members] */
+    const void *plus;       /* [rows, out], added to y before that is rounded; not y itself. NULL: nothing */
 } dr_linear;
 
 /* y[r, g, :] = weight[g] x[r, g, :], one matrix a group (head) */
@@ -141,8 +142,14 @@ typedef struct {
 
 /* One step of AdamW with bias correction over count elements: p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p). */
 typedef struct {
-    double learning_rate, beta1, beta2, eps, weight_decay;
+    double beta1, beta2, eps;
 } dr_adamw;
+
+/* Neighbours in the blocks that AdamW treats alike. */
+typedef struct {
+    int64_t begin, count;
+    double learning_rate, weight_decay;
+} dr_adamw_run;
 
 /* One step along a direction: p -= learning_rate (factor direction + weight_decay p) */
 typedef struct {
@@ -171,7 +178,9 @@ typedef struct dr_operations {
     bool pools;      /* whether decoding takes slots */
     bool prefill;    /* whether a forward does */
     bool forms;      /* whether plans may have others than the default ones */
-    bool panels;     /* whether operations take columns of panels; else every distance of rows and every `members` is 0 */
+    int64_t panels;  /* what the columns of each member of a panel are a multiple of, for operations that take them; 0: they
+                        take none, and every distance of rows and every `members` is 0 */
+    bool sums;       /* whether linear_forward takes dr_linear.plus, which is NULL elsewhere */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);
@@ -392,9 +401,10 @@ typedef struct dr_operations {
     /* From the squares: norm, their root, and scale, clip / norm where the norm is above clip (0: any may be), else 1. One more
      * update; or, where the norm is not finite, one more skipped. */
     dr_status (*clip)(dr_backend *, double clip, dr_control *control);
-    /* parameter, m, v [count] updated in place, all numbers; nothing is done in a skipped step */
-    dr_status (*adamw)(dr_backend *, const dr_adamw *, const dr_control *control, int64_t count, const void *gradient,
-                       void *parameter, void *m, void *v);
+    /* Blocks of numbers, of which parameter, m and v are updated in place where the runs lie; nothing is done in a skipped
+     * step. */
+    dr_status (*adamw)(dr_backend *, const dr_adamw *, const dr_control *control, int runs, const dr_adamw_run *run,
+                       const void *gradient, void *parameter, void *m, void *v);
 
     /* momentum [count] = beta momentum + g, y [count] = g + beta momentum, where g = scale gradient: y is a vector, the others
      * numbers. descend: direction [count] is a vector, parameter a number. Nothing is done in a skipped step. */

@@ -60,6 +60,8 @@ static dr_status make_runs(dr_optimizer *optimizer) {
     void *memory;
     DR_TRY(dr_allocate((size_t)parameters * sizeof(dr_parameter_run), "the optimizer", &memory));
     optimizer->runs = memory;
+    DR_TRY(dr_allocate((size_t)parameters * sizeof(dr_adamw_run), "the optimizer", &memory));
+    optimizer->adamw = memory;
     DR_TRY(dr_allocate((size_t)parameters * sizeof(dr_treatment), "the optimizer", &memory));
     const dr_status status = treat(optimizer, memory);
     dr_release(memory);
@@ -118,6 +120,7 @@ void dr_optimizer_destroy(dr_optimizer *optimizer) {
     dr_backend_free(dr_model_backend(optimizer->model), optimizer->square);
     dr_muon_destroy(optimizer->muon);
     dr_release(optimizer->runs);
+    dr_release(optimizer->adamw);
     dr_release(optimizer);
 }
 
@@ -137,18 +140,20 @@ dr_status dr_optimizer_resume(dr_optimizer *optimizer, int64_t updates) {
     return backend->ops->put(backend, optimizer->control, &control, sizeof control);
 }
 
-static dr_status update_by_adamw(dr_optimizer *optimizer, const dr_parameter_run *run, double learning_rate) {
+/* All that Muon leaves. */
+static dr_status update_by_adamw(dr_optimizer *optimizer, double learning_rate) {
     dr_backend *backend = dr_model_backend(optimizer->model);
     const dr_optimizer_settings *settings = &optimizer->settings;
-    const dr_adamw step = {.learning_rate = run->rate * learning_rate,
-                           .beta1 = settings->beta1,
-                           .beta2 = settings->beta2,
-                           .eps = settings->eps,
-                           .weight_decay = run->decay};
-    return backend->ops->adamw(
-        backend, &step, optimizer->control, run->count, element(backend, optimizer->gradient, run->offset),
-        element(backend, dr_model_parameter_block(optimizer->model), run->offset),
-        element(backend, optimizer->mean, run->offset), element(backend, optimizer->square, run->offset));
+    const dr_adamw adamw = {.beta1 = settings->beta1, .beta2 = settings->beta2, .eps = settings->eps};
+    int count = 0;
+    for (int64_t i = 0; i < optimizer->run_count; i++) {
+        const dr_parameter_run *run = &optimizer->runs[i];
+        if (run->rows > 0) continue;
+        optimizer->adamw[count++] = (dr_adamw_run){
+            .begin = run->offset, .count = run->count, .learning_rate = run->rate * learning_rate, .weight_decay = run->decay};
+    }
+    return backend->ops->adamw(backend, &adamw, optimizer->control, count, optimizer->adamw, optimizer->gradient,
+                               dr_model_parameter_block(optimizer->model), optimizer->mean, optimizer->square);
 }
 
 /* Matrix by matrix. */
@@ -172,9 +177,9 @@ dr_status dr_optimizer_update(dr_optimizer *optimizer, double learning_rate) {
     DR_TRY(backend->ops->sum_squares(backend, optimizer->count, optimizer->gradient, optimizer->control));
     DR_TRY(backend->ops->clip(backend, optimizer->settings.clip, optimizer->control));
     for (int64_t i = 0; i < optimizer->run_count; i++) {
-        const dr_parameter_run *run = &optimizer->runs[i];
-        DR_TRY(run->rows > 0 ? update_by_muon(optimizer, run, learning_rate) : update_by_adamw(optimizer, run, learning_rate));
+        if (optimizer->runs[i].rows > 0) DR_TRY(update_by_muon(optimizer, &optimizer->runs[i], learning_rate));
     }
+    DR_TRY(update_by_adamw(optimizer, learning_rate));
     return dr_model_changed(optimizer->model);
 }
 

@@ -34,6 +34,7 @@ typedef struct {
     void *mean, *square; /* [count] of gradients; mean is Muon's momentum */
     dr_control *control;
     dr_parameter_run *runs;     /* [run_count] */
+    dr_adamw_run *adamw;        /* [run_count]: those of AdamW, as the last step took them */
     dr_muon *muon;              /* NULL: no run has Muon */
     int64_t run_count, updates; /* updates: how often parameters were changed */
 } dr_optimizer;

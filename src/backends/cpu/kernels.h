@@ -161,8 +161,8 @@ typedef struct {
     void (*swiglu_forward)(int64_t count, const float *gate, const float *up, float *y);
     void (*swiglu_backward)(int64_t count, const float *gate, const float *up, const float *d_y, float *d_gate, float *d_up);
     void (*add)(int64_t count, float factor, const float *x, float *y);
-    void (*adamw)(const dr_adamw *adamw, const dr_control *control, int64_t count, const float *gradient, float *parameter,
-                  float *m, float *v);
+    void (*adamw)(const dr_adamw *adamw, const dr_adamw_run *run, const dr_control *control, int64_t count,
+                  const float *gradient, float *parameter, float *m, float *v);
     double (*sum_squares)(int64_t count, const float *x);
 
     /* heads.c: heads vectors of length dim, one factor each */

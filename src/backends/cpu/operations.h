@@ -151,8 +151,8 @@ dr_status dr_cpu_cross_entropy(dr_backend *, int64_t count, int64_t vocabulary, 
 
 /* optimizer.c */
 dr_status dr_cpu_sum_squares(dr_backend *, int64_t count, const void *x, dr_control *control);
-dr_status dr_cpu_adamw(dr_backend *, const dr_adamw *, const dr_control *, int64_t count, const void *gradient, void *parameter,
-                       void *m, void *v);
+dr_status dr_cpu_adamw(dr_backend *, const dr_adamw *, const dr_control *, int runs, const dr_adamw_run *run,
+                       const void *gradient, void *parameter, void *m, void *v);
 dr_status dr_cpu_momentum(dr_backend *, double beta, const dr_control *, int64_t count, const void *gradient, void *momentum,
                           void *y);
 dr_status dr_cpu_descend(dr_backend *, const dr_descent *, const dr_control *, int64_t count, const void *direction,

@@ -16,17 +16,22 @@ dr_status dr_cpu_sum_squares(dr_backend *backend, int64_t count, const void *x, 
     return DR_OK;
 }
 
-dr_status dr_cpu_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int64_t count,
-                       const void *gradient, void *parameter, void *m, void *v) {
-    if (control->skipped_in_row > 0) return DR_OK;
+static void update_run(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, const dr_adamw_run *run,
+                       const float *gradient, float *parameter, float *m, float *v) {
     const dr_cpu_kernels *kernels = dr_cpu_kernels_of(backend);
-    int64_t parts = dr_cpu_threads(backend, count, count);
+    int64_t parts = dr_cpu_threads(backend, run->count, run->count);
 #pragma omp parallel for schedule(static) num_threads((int)parts)
     for (int64_t part = 0; part < parts; part++) {
-        int64_t first = dr_cpu_part(count, part, parts), last = dr_cpu_part(count, part + 1, parts);
-        kernels->adamw(adamw, control, last - first, (const float *)gradient + first, (float *)parameter + first,
-                       (float *)m + first, (float *)v + first);
+        int64_t first = run->begin + dr_cpu_part(run->count, part, parts);
+        int64_t count = run->begin + dr_cpu_part(run->count, part + 1, parts) - first;
+        kernels->adamw(adamw, run, control, count, gradient + first, parameter + first, m + first, v + first);
     }
+}
+
+dr_status dr_cpu_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int runs, const dr_adamw_run *run,
+                       const void *gradient, void *parameter, void *m, void *v) {
+    if (control->skipped_in_row > 0) return DR_OK;
+    for (int i = 0; i < runs; i++) update_run(backend, adamw, control, &run[i], gradient, parameter, m, v);
     return DR_OK;
 }
 

@@ -27,9 +27,12 @@ dr_status dr_reference_linear_forward(dr_backend *backend, const dr_linear *line
                                       const void *bias, void *y_) {
     (void)backend;
     int64_t in = linear->in, out = linear->out;
-    const double *x = x_;
+    const double *x = x_, *plus = linear->plus;
     double *y = y_;
-    for (int64_t r = 0; r < linear->rows; r++) apply(in, out, weight, x + r * in, bias, y + r * out);
+    for (int64_t r = 0; r < linear->rows; r++) {
+        apply(in, out, weight, x + r * in, bias, y + r * out);
+        for (int64_t o = r * out; o < (r + 1) * out && plus; o++) y[o] += plus[o];
+    }
     return DR_OK;
 }
 

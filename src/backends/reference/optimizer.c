@@ -19,21 +19,22 @@ dr_status dr_reference_sum_squares(dr_backend *backend, int64_t count, const voi
     return DR_OK;
 }
 
-dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int64_t count,
-                             const void *gradient_, void *parameter_, void *m_, void *v_) {
+dr_status dr_reference_adamw(dr_backend *backend, const dr_adamw *adamw, const dr_control *control, int runs,
+                             const dr_adamw_run *run, const void *gradient_, void *parameter_, void *m_, void *v_) {
     (void)backend;
     if (control->skipped_in_row > 0) return DR_OK;
     const double step = (double)control->updates;
     const double *gradient = gradient_;
     double *parameter = parameter_, *m = m_, *v = v_;
     double first = 1 - pow(adamw->beta1, step), second = 1 - pow(adamw->beta2, step);
-    for (int64_t i = 0; i < count; i++) {
-        double g = control->scale * gradient[i];
-        m[i] = adamw->beta1 * m[i] + (1 - adamw->beta1) * g;
-        v[i] = adamw->beta2 * v[i] + (1 - adamw->beta2) * g * g;
-        double direction = m[i] / first / (sqrt(v[i] / second) + adamw->eps);
-        parameter[i] -= adamw->learning_rate * (direction + adamw->weight_decay * parameter[i]);
-    }
+    for (const dr_adamw_run *end = run + runs; run < end; run++)
+        for (int64_t i = run->begin; i < run->begin + run->count; i++) {
+            double g = control->scale * gradient[i];
+            m[i] = adamw->beta1 * m[i] + (1 - adamw->beta1) * g;
+            v[i] = adamw->beta2 * v[i] + (1 - adamw->beta2) * g * g;
+            double direction = m[i] / first / (sqrt(v[i] / second) + adamw->eps);
+            parameter[i] -= run->learning_rate * (direction + run->weight_decay * parameter[i]);
+        }
     return DR_OK;
 }
 

@@ -49,7 +49,9 @@ static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, co
     widened call = {.backend = backend};
     const double *from = widen(&call, x, linear->rows * linear->in), *by = widen(&call, weight, linear->out * linear->in);
     double *to = result(&call, y, linear->rows * linear->out);
-    RUN(call, dr_reference_linear_forward(backend, linear, from, by, bias, to));
+    dr_linear wide = *linear;
+    wide.plus = widen(&call, linear->plus, linear->rows * linear->out);
+    RUN(call, dr_reference_linear_forward(backend, &wide, from, by, bias, to));
     return finish(&call);
 }
 
@@ -385,7 +387,7 @@ const dr_operations dr_reference_stored_operations = {
     .name = "reference",
     .dtype = DR_F64,
     .forms = true,
-    .panels = true,
+    .panels = 1,
     .allocate = dr_reference_allocate,
     .free = dr_host_free,
     .zero = dr_host_zero,

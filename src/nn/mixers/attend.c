@@ -233,7 +233,8 @@ dr_status dr_attend_run(const dr_attention *attention, const dr_module_call *cal
 dr_status dr_attend_finish(const dr_attend *attend, const dr_module_call *call, const void *x, const dr_attend_memory *memory,
                            const dr_attend_scratch *scratch, void *y) {
     const dr_attention *attention = &attend->attention;
-    const dr_linear linear = {.rows = call->layout.rows, .in = attention->heads * attention->value_size, .out = attend->hidden};
+    const dr_linear linear = {
+        .rows = call->layout.rows, .in = attention->heads * attention->value_size, .out = attend->hidden, .plus = call->plus};
     DR_TRY(make_gate(attend, call, x, memory));
     DR_TRY(apply_gate(attend, call, memory, scratch));
     return call->backend->ops->linear_forward(call->backend, &linear, attend->gate == DR_GATED_NOT ? memory->o : scratch->gated,

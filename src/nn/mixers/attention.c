@@ -135,6 +135,11 @@ static void destroy(dr_backend *backend, dr_module *module) {
 static const dr_operation needs[] = {DR_OPERATION_LINEAR, DR_OPERATION_RMS_NORM,    DR_OPERATION_ROTARY,    DR_OPERATION_GATE,
                                      DR_OPERATION_APPLY,  DR_OPERATION_SCALE_HEADS, DR_OPERATION_ATTENTION, DR_OPERATIONS};
 
+static bool sums(const dr_module *module) {
+    (void)module;
+    return true;
+}
+
 static const dr_module_operations operations = {.name = "attention",
                                                 .needs = needs,
                                                 .memory_size = sizeof(memory_of_call),
@@ -145,6 +150,7 @@ static const dr_module_operations operations = {.name = "attention",
                                                 .reserve_state = reserve_state,
                                                 .release_state = release_state,
                                                 .grown = grown,
+                                                .sums = sums,
                                                 .forward = forward,
                                                 .backward = backward,
                                                 .destroy = destroy};

@@ -112,7 +112,8 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const feed_scratch *use = call->scratch;
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
-    const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
+    const dr_linear in = {.rows = rows, .in = hidden, .out = inner};
+    const dr_linear out = {.rows = rows, .in = inner, .out = hidden, .plus = call->plus};
     void *act = made->act ? made->act : use->act;
     if (mlp->act.gated)
         DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight),
@@ -157,10 +158,15 @@ static void destroy(dr_backend *backend, dr_module *module) {
     dr_release(module);
 }
 
+static bool sums(const dr_module *module) {
+    return ((const feed_forward *)module)->down_factor == 1; /* else y is multiplied behind the last product */
+}
+
 #define OPERATIONS(needed)                                                                                                     \
     {                                                                                                                          \
         .name = "feed_forward", .needs = needed, .memory_size = sizeof(feed_memory), .scratch_size = sizeof(feed_scratch),     \
-        .place = place, .place_scratch = place_scratch, .forward = forward, .backward = backward, .destroy = destroy           \
+        .place = place, .place_scratch = place_scratch, .sums = sums, .forward = forward, .backward = backward,                \
+        .destroy = destroy                                                                                                     \
     }
 
 /* A plain SwiGLU asks a backend for less than the others. */

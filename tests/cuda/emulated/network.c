@@ -20,6 +20,8 @@
 static const dr_operations operations = {
     .name = "cuda, emulated",
     .dtype = DR_F32,
+    .panels = 8,
+    .sums = true,
     .allocate = dr_cuda_allocate,
     .free = dr_cuda_free,
     .zero = dr_cuda_zero,

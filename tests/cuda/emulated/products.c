@@ -20,7 +20,7 @@ dr_status dr_cuda_multiply(dr_backend *backend, const dr_cuda_multiplication *p)
         for (int64_t r = 0; r < p->rows; r++)
             for (int64_t k = 0; k < p->columns; k++) {
                 const int64_t c = of * p->c_apart + r * p->c_row + k;
-                float sum = p->add ? element(p->c, p->to, c) : 0;
+                float sum = p->plus ? element(p->plus, p->to, c) : p->add ? element(p->c, p->to, c) : 0;
                 for (int64_t d = 0; d < p->depth; d++) {
                     const int64_t a = of * p->a_apart + (p->a_turned ? d * p->a_row + r : r * p->a_row + d);
                     const int64_t b = of * p->b_apart + (p->b_turned ? k * p->b_row + d : d * p->b_row + k);

@@ -2,16 +2,37 @@
 #include "calls.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "backends/reference/activation.h"
 
 #define OPERATION(name) static dr_status name(const call *c, dr_backend *b, void *const at[])
 #define CASE(name)      static void name(trials *t, int round)
 
+/* Columns of a panel from `column` on. */
+static void *column_of(const dr_backend *b, dr_kind kind, void *panel, int64_t column) {
+    return panel ? (char *)panel + dr_kind_bytes(b, kind, column) : NULL;
+}
+
+/* Where columns begin in the rows of a panel, and its rows' length, which is 0 where there is no panel. */
+typedef struct {
+    int64_t column, row;
+} columns_drawn;
+
+static columns_drawn draw_columns(trials *t, int64_t columns) {
+    columns_drawn drawn = {0, 0};
+    if (draw_flip(t)) return drawn;
+    drawn.column = 8 * draw_between(t, 0, 2);
+    drawn.row = drawn.column + columns + (draw_flip(t) ? draw_between(t, 0, 9) : 8 * draw_between(t, 0, 2));
+    return drawn;
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------------------ */
 
 OPERATION(linear) {
-    return b->ops->linear_forward(b, c->descriptor, at[0], at[1], at[2], at[3]);
+    dr_linear of = *(const dr_linear *)c->descriptor;
+    of.plus = at[4];
+    return b->ops->linear_forward(b, &of, at[0], at[1], at[2], at[3]);
 }
 OPERATION(linear_back) {
     return b->ops->linear_backward(b, c->descriptor, at[0], at[1], at[2], at[3], c->numbers[0], at[4], at[5]);
@@ -31,7 +52,8 @@ CASE(products) {
                           .descriptor = &l,
                           .tensors = {draw_vectors(t, "x", READ, l.rows, l.in), draw_vectors(t, "weight", READ, l.out, l.in),
                                       perhaps(t, draw_numbers(t, "bias", READ, 1, l.out)),
-                                      draw_vectors(t, "y", WRITTEN, l.rows, l.out)},
+                                      draw_vectors(t, "y", WRITTEN, l.rows, l.out),
+                                      perhaps(t, draw_vectors(t, "plus", READ, l.rows, l.out))},
                           .run = linear});
     check_call(t, &(call){.name = "linear_back",
                           .descriptor = &l,
@@ -63,10 +85,12 @@ CASE(products) {
 /* ---- norms --------------------------------------------------------------------------------------------------------------- */
 
 OPERATION(rms) {
-    return b->ops->rms_norm_forward(b, c->descriptor, at[0], at[1], at[2], at[3]);
+    void *const gate = column_of(b, DR_VECTOR, at[2], c->numbers[1]);
+    return b->ops->rms_norm_forward(b, c->descriptor, at[0], at[1], gate, at[3]);
 }
 OPERATION(rms_back) {
-    return b->ops->rms_norm_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], c->numbers[0], at[5], at[6]);
+    void *const gate = column_of(b, DR_VECTOR, at[2], c->numbers[1]), *const d_gate = c->numbers[2] ? gate : at[6];
+    return b->ops->rms_norm_backward(b, c->descriptor, at[0], at[1], gate, at[3], at[4], c->numbers[0], at[5], d_gate);
 }
 OPERATION(layer_norm) {
     return b->ops->layer_norm_forward(b, c->descriptor, at[0], at[1], at[2], at[3]);
@@ -103,6 +127,17 @@ static double *terms_of(trials *t, const dr_rms_norm *n, const double *x, const 
                 if (pass == 0) squares += u * u / (double)n->dim;
                 terms[at] = d_y[at] * (w[i] + n->weight_offset) * (n->gate_first ? 1 : a) * by / sqrt(squares + n->eps);
             }
+    }
+    return terms;
+}
+
+/* Likewise of the L2 norm. */
+static double *terms_of_l2(trials *t, const dr_l2_norm *n, const double *x, const double *d_y) {
+    double *terms = draw_block(t, n->rows * n->dim, sizeof(double));
+    for (int64_t r = 0; r < n->rows; r++) {
+        double squares = 0;
+        for (int64_t i = r * n->dim; i < (r + 1) * n->dim; i++) squares += x[i] * x[i];
+        for (int64_t i = r * n->dim; i < (r + 1) * n->dim; i++) terms[i] = d_y[i] / sqrt(squares + n->eps);
     }
     return terms;
 }
@@ -146,6 +181,42 @@ CASE(rms_norms) {
     check_rms_norm(t, &n, round % 2);
 }
 
+/* The gate in columns of a panel, over which its gradient is written. */
+CASE(panel_norms) {
+    const bool add = round % 2;
+    const int64_t vectors = draw_between(t, 1, 4), dim = round % 3 == 0 ? draw_width(t, 128) : 8 * draw_between(t, 1, 32);
+    columns_drawn panel = draw_columns(t, vectors * dim);
+    while (panel.row == 0) panel = draw_columns(t, vectors * dim);
+    const int64_t tokens = draw_between(t, 1, round == 1 ? 1200 : 50), rows = tokens * vectors;
+    const dr_rms_norm n = {.rows = rows,
+                           .dim = dim,
+                           .eps = 1e-6,
+                           .gate = draw_flip(t) ? DR_ACTIVATION_SILU : DR_ACTIVATION_SIGMOID,
+                           .gate_row = panel.row,
+                           .gate_vectors = vectors};
+    check_call(t,
+               &(call){.name = "rms_norm of a panel",
+                       .descriptor = &n,
+                       .numbers = {0, panel.column},
+                       .tensors = {draw_vectors(t, "x", READ, rows, dim), draw_numbers(t, "weight", READ, 1, dim),
+                                   draw_vectors(t, "gate", READ, tokens, panel.row), draw_vectors(t, "y", WRITTEN, rows, dim)},
+                       .run = rms});
+    const tensor x = draw_vectors(t, "x", READ, rows, dim), weight = draw_numbers(t, "weight", READ, 1, dim),
+                 d_y = draw_vectors(t, "d_y", READ, rows, dim), gate = draw_vectors(t, "gate", ADDED, tokens, panel.row);
+    double *dense = draw_block(t, rows * dim, sizeof(double));
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(dense + r * dim, (double *)gate.values + panel.column + dr_rms_norm_gate_at(&n, r),
+               (size_t)dim * sizeof(double));
+    tensor d_x = perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, rows, dim));
+    d_x.terms = terms_of(t, &n, x.values, weight.values, dense, d_y.values, false);
+    check_call(t, &(call){.name = "rms_norm_back of a panel",
+                          .descriptor = &n,
+                          .numbers = {add, panel.column, true},
+                          .tolerance = backward_tolerance,
+                          .tensors = {x, weight, gate, d_y, d_x, perhaps(t, draw_numbers(t, "d_weight", ADDED, 1, dim))},
+                          .run = rms_back});
+}
+
 /* Many vectors of few elements, the gate before the norm and after it. */
 CASE(narrow_norms) {
     static const int64_t widths[] = {1, 3, 7, 24, 120};
@@ -187,11 +258,13 @@ CASE(other_norms) {
                           .descriptor = &l,
                           .tensors = {draw_vectors(t, "x", READ, l.rows, l.dim), draw_vectors(t, "y", WRITTEN, l.rows, l.dim)},
                           .run = l2});
+    const tensor x = draw_vectors(t, "x", READ, l.rows, l.dim), d_y = draw_vectors(t, "d_y", READ, l.rows, l.dim);
+    tensor d_x = draw_vectors(t, "d_x", WRITTEN, l.rows, l.dim);
+    d_x.terms = terms_of_l2(t, &l, x.values, d_y.values);
     check_call(t, &(call){.name = "l2_norm_back",
                           .descriptor = &l,
                           .tolerance = backward_tolerance,
-                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.dim), draw_vectors(t, "d_y", READ, l.rows, l.dim),
-                                      draw_vectors(t, "d_x", WRITTEN, l.rows, l.dim)},
+                          .tensors = {x, d_y, d_x},
                           .run = l2_back});
     check_call(t, &(call){.name = "sum_norm",
                           .numbers = {l.rows, l.dim},
@@ -210,38 +283,45 @@ CASE(other_norms) {
 OPERATION(conv) {
     dr_conv of = *(const dr_conv *)c->descriptor;
     of.layout = placed_layout(&of.layout, at[0]);
-    return b->ops->conv_forward(b, &of, at[1], at[2], at[3], at[4], at[5], at[6]);
+    return b->ops->conv_forward(b, &of, column_of(b, DR_VECTOR, at[1], c->numbers[0]), at[2], at[3], at[4], at[5], at[6]);
 }
 OPERATION(conv_back) {
     dr_conv of = *(const dr_conv *)c->descriptor;
     of.layout = placed_layout(&of.layout, at[0]);
-    return b->ops->conv_backward(b, &of, at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]);
+    void *const x = column_of(b, DR_VECTOR, at[1], c->numbers[0]), *const d_x = c->numbers[1] ? x : at[6];
+    return b->ops->conv_backward(b, &of, x, at[2], at[3], at[4], at[5], d_x, at[7], at[8]);
 }
 
 CASE(convolutions) {
-    const dr_conv n = {.layout = draw_layout(t, round == 0 ? 5 : 90),
-                       .channels = round == 1 ? 256 : draw_width(t, 128),
-                       .width = round % 3 ? 4 : draw_between(t, 1, 8),
-                       .activation = (dr_activation)(round % 2)};
-    const int64_t rows = n.layout.rows, row = n.channels, kept = n.layout.sequences * (n.width - 1);
+    dr_conv n = {.layout = draw_layout(t, round == 0 ? 5 : 90),
+                 .channels = round == 1 ? 256 : draw_width(t, 128),
+                 .width = round % 3 ? 4 : draw_between(t, 1, 8),
+                 .activation = (dr_activation)(round % 2)};
+    const columns_drawn panel = draw_columns(t, n.channels);
+    n.x_row = panel.row;
+    const int64_t rows = n.layout.rows, row = n.channels, x_row = dr_conv_row(&n), kept = n.layout.sequences * (n.width - 1);
     check_call(
         t,
         &(call){.name = "conv",
                 .descriptor = &n,
-                .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, row),
+                .numbers = {panel.column},
+                .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, x_row),
                             draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),
                             perhaps(t, draw_numbers(t, "initial", READ, kept, row)), draw_vectors(t, "y", WRITTEN, rows, row),
                             perhaps(t, draw_numbers(t, "final", WRITTEN, kept, row))},
                 .run = conv});
+    const bool in_place = n.x_row > 0; /* as the gradient of a panel */
+    tensor d_x = perhaps(t, draw_vectors(t, "d_x", WRITTEN, rows, row));
+    if (in_place) d_x.values = NULL;
     check_call(
         t, &(call){.name = "conv_back",
                    .descriptor = &n,
+                   .numbers = {panel.column, in_place},
                    .tolerance = backward_tolerance,
-                   .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, row),
+                   .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", in_place ? ADDED : READ, rows, x_row),
                                draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),
                                perhaps(t, draw_numbers(t, "initial", READ, kept, row)), draw_vectors(t, "d_y", READ, rows, row),
-                               perhaps(t, draw_vectors(t, "d_x", WRITTEN, rows, row)),
-                               perhaps(t, draw_numbers(t, "d_weight", ADDED, row, n.width)),
+                               d_x, perhaps(t, draw_numbers(t, "d_weight", ADDED, row, n.width)),
                                perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, row))},
                    .run = conv_back});
 }
@@ -285,10 +365,13 @@ CASE(shifts) {
 /* ---- gates --------------------------------------------------------------------------------------------------------------- */
 
 OPERATION(gate) {
-    return b->ops->gate_forward(b, c->descriptor, at[0], at[1], at[2], at[3]);
+    const dr_gate *of = c->descriptor;
+    return b->ops->gate_forward(b, of, column_of(b, of->from, at[0], c->numbers[1]), at[1], at[2], at[3]);
 }
 OPERATION(gate_back) {
-    return b->ops->gate_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4], c->numbers[0], at[5], at[6]);
+    const dr_gate *of = c->descriptor;
+    void *const x = column_of(b, of->from, at[0], c->numbers[1]), *const d_x = c->numbers[2] ? x : at[4];
+    return b->ops->gate_backward(b, of, x, at[1], at[2], at[3], d_x, c->numbers[0], at[5], at[6]);
 }
 
 static tensor of_kind(trials *t, dr_kind kind, const char *name, role is, int64_t rows, int64_t row) {
@@ -297,39 +380,44 @@ static tensor of_kind(trials *t, dr_kind kind, const char *name, role is, int64_
 
 CASE(gates) {
     for (int kind = DR_GATE_SIGMOID; kind <= DR_GATE_IDENTITY; kind++) {
-        const bool add = draw_flip(t), bounded = kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
+        const bool bounded = kind == DR_GATE_KDA_BOUNDED || kind == DR_GATE_EDA_BOUNDED;
         const bool decays = bounded || kind == DR_GATE_LOG_DECAY;
-        const dr_gate g = {.kind = (dr_gate_kind)kind,
-                           .rows = draw_between(t, round == 0 ? 0 : 1, 100),
-                           .heads = draw_between(t, 1, 4),
-                           .dim = draw_flip(t) ? 1 : draw_width(t, 64),
-                           .multiplier = kind == DR_GATE_LOG_SIGMOID ? 1.0 / 16 : 2,
-                           .shift = draw_flip(t) ? 0.5 : 0,
-                           .lower_bound = bounded          ? -5
-                                          : round % 3 == 2 ? 0.2
-                                                           : 0,
-                           .upper_bound = !bounded && round % 3 == 2 ? 1.5 : 0,
-                           .a_log_per_channel = draw_flip(t),
-                           .from = draw_flip(t) ? DR_VECTOR : DR_NUMBER,
-                           .to = draw_flip(t) ? DR_VECTOR : DR_NUMBER};
-        const int64_t row = g.heads * g.dim, parameters = g.a_log_per_channel ? row : g.heads;
+        dr_gate g = {.kind = (dr_gate_kind)kind,
+                     .rows = draw_between(t, round == 0 ? 0 : 1, 100),
+                     .heads = draw_between(t, 1, 4),
+                     .dim = draw_flip(t) ? 1 : draw_width(t, 64),
+                     .multiplier = kind == DR_GATE_LOG_SIGMOID ? 1.0 / 16 : 2,
+                     .shift = draw_flip(t) ? 0.5 : 0,
+                     .lower_bound = bounded          ? -5
+                                    : round % 3 == 2 ? 0.2
+                                                     : 0,
+                     .upper_bound = !bounded && round % 3 == 2 ? 1.5 : 0,
+                     .a_log_per_channel = draw_flip(t),
+                     .from = draw_flip(t) ? DR_VECTOR : DR_NUMBER,
+                     .to = draw_flip(t) ? DR_VECTOR : DR_NUMBER};
+        const columns_drawn panel = draw_columns(t, g.heads * g.dim);
+        g.x_row = panel.row;
+        const bool in_place = g.x_row > 0, add = !in_place && draw_flip(t);
+        const int64_t row = g.heads * g.dim, x_row = dr_gate_row(&g), parameters = g.a_log_per_channel ? row : g.heads;
         tensor a_log = draw_numbers(t, "A_log", READ, 1, parameters),
                d_a_log = perhaps(t, draw_numbers(t, "d_A_log", ADDED, 1, parameters));
         tensor bias = perhaps(t, draw_numbers(t, "bias", READ, 1, row));
         if (!decays) a_log.values = d_a_log.values = NULL;
+        tensor d_x = perhaps(t, of_kind(t, g.from, "d_x", add ? ADDED : WRITTEN, g.rows, row));
+        if (in_place) d_x.values = NULL;
         check_call(t, &(call){.name = "gate",
                               .descriptor = &g,
+                              .numbers = {0, panel.column},
                               .tolerance = backward_tolerance,
-                              .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
+                              .tensors = {of_kind(t, g.from, "x", READ, g.rows, x_row), a_log, bias,
                                           of_kind(t, g.to, "y", WRITTEN, g.rows, row)},
                               .run = gate});
         check_call(t, &(call){.name = "gate_back",
                               .descriptor = &g,
-                              .numbers = {add},
+                              .numbers = {add, panel.column, in_place},
                               .tolerance = backward_tolerance,
-                              .tensors = {of_kind(t, g.from, "x", READ, g.rows, row), a_log, bias,
-                                          of_kind(t, g.to, "d_y", READ, g.rows, row),
-                                          perhaps(t, of_kind(t, g.from, "d_x", add ? ADDED : WRITTEN, g.rows, row)), d_a_log,
+                              .tensors = {of_kind(t, g.from, "x", in_place ? ADDED : READ, g.rows, x_row), a_log, bias,
+                                          of_kind(t, g.to, "d_y", READ, g.rows, row), d_x, d_a_log,
                                           perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, row))},
                               .run = gate_back});
         release_draws(t);
@@ -495,6 +583,7 @@ CASE(heads) {
 
 const network_case layer_cases[] = {{"products", products},
                                     {"rms norms", rms_norms},
+                                    {"norms of panels", panel_norms},
                                     {"narrow norms", narrow_norms},
                                     {"other norms", other_norms},
                                     {"convolutions", convolutions},

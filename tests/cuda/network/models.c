@@ -131,8 +131,12 @@ static void run(dr_backend *b, const model_case *of, int calls, outcome *to) {
 /* Parameters that are compared as one: a matrix, or what has the same name in several layers. */
 typedef struct {
     char name[96];
+    int64_t numbers;
     double size, tested, rounded; /* squares: of the gradient, of the differences */
 } pool;
+
+/* Rounding errors of fewer numbers than this have no size that one draw shows: in bf16 such pools are judged together. */
+enum { FEW_NUMBERS = 16 };
 
 /* Behind the number of the layer. */
 static const char *role_of(const dr_parameter *parameter) {
@@ -147,13 +151,29 @@ static pool *pool_of(pool *pools, int *count, const char *name) {
         if (strcmp(pools[i].name, name) == 0) return &pools[i];
     if (*count == MOST_POOLS) abort();
     pool *made = &pools[(*count)++];
-    *made = (pool){{0}, 0, 0, 0};
+    *made = (pool){0};
     snprintf(made->name, sizeof made->name, "%s", name);
     return made;
 }
 
 static double square_of(double a, double b) {
     return (a - b) * (a - b);
+}
+
+/* Their mean squares, each beside the size of its own gradient, as one more pool. */
+static void join_few(pool *pools, int *count) {
+    pool all = {.name = "parameters of few numbers"};
+    int kept = 0, joined = 0;
+    for (int c = 0; c < *count; c++) {
+        const pool of = pools[c];
+        if (of.numbers >= FEW_NUMBERS || of.size == 0) {
+            pools[kept++] = of;
+            continue;
+        }
+        joined++, all.size += 1, all.tested += of.tested / of.size, all.rounded += of.rounded / of.size;
+    }
+    if (joined > 0) pools[kept++] = all;
+    *count = kept;
 }
 
 /* The pool whose error is largest beside what is allowed; *share: that. rounded: NULL in float32. */
@@ -167,12 +187,14 @@ static bool compare(const dr_model *model, const outcome *exact, const outcome *
     double most = 0;
     for (int64_t p = 0; p < listed; p++) {
         pool *of = pool_of(pools, &count, role_of(&parameters[p]));
+        of->numbers += parameters[p].count;
         for (const int64_t end = i + parameters[p].count; i < end; i++) {
             of->size += square_of(exact->gradient[i], 0);
             of->tested += square_of(is->gradient[i], exact->gradient[i]);
             if (rounded) of->rounded += square_of(rounded->gradient[i], exact->gradient[i]);
         }
     }
+    if (rounded) join_few(pools, &count);
     for (int c = 0; c < count; c++) {
         const double share = sqrt(pools[c].tested) / (rounded ? 2 * sqrt(pools[c].rounded) + 1e-3 * sqrt(pools[c].size)
                                                               : 1e-4 * sqrt(pools[c].size) + 1e-12);

@@ -99,13 +99,13 @@ OPERATION(append) {
 }
 
 static dr_attention attention_drawn(trials *t, int round) {
-    static const int64_t sizes[] = {64, 128, 256};
+    static const int64_t sizes[] = {64, 128, 256}, most[] = {100, 260, 40};
     const int64_t key_heads = draw_between(t, 1, 2);
-    dr_attention n = {.layout = draw_layout(t, round % 3 ? 40 : 100),
+    dr_attention n = {.layout = draw_layout(t, most[round % 3]),
                       .heads = key_heads * draw_between(t, 1, 3),
                       .key_heads = key_heads,
                       .key_size = round % 4 == 3 ? draw_between(t, 1, 80) : sizes[round % 3],
-                      .window = round % 3 == 1 ? draw_between(t, 1, 30) : 0};
+                      .window = round % 3 == 1 && draw_flip(t) ? draw_between(t, 1, 150) : 0};
     n.value_size = round % 4 == 2 ? draw_between(t, 1, 150) : n.key_size;
     n.scale = 1 / sqrt((double)n.key_size);
     return n;
@@ -223,12 +223,19 @@ CASE(losses) {
 }
 
 /* A step of the optimizer, and what it decides as doubles. */
+enum { RUNS = 3 };
+
+typedef struct {
+    dr_adamw adamw;
+    dr_adamw_run run[RUNS];
+} optimizer_drawn;
+
 OPERATION(optimizer_step) {
-    const dr_adamw *of = c->descriptor;
+    const optimizer_drawn *of = c->descriptor;
     dr_control control;
     DR_TRY(b->ops->sum_squares(b, c->numbers[0], at[0], at[4]));
     DR_TRY(b->ops->clip(b, (double)c->numbers[1], at[4]));
-    DR_TRY(b->ops->adamw(b, of, at[4], c->numbers[0], at[0], at[1], at[2], at[3]));
+    DR_TRY(b->ops->adamw(b, &of->adamw, at[4], RUNS, of->run, at[0], at[1], at[2], at[3]));
     DR_TRY(b->ops->get(b, &control, at[4], sizeof control));
     const bool finite = isfinite(control.norm) != 0;
     const double decided[6] = {finite ? control.squares : -1, finite ? control.norm : -1, control.scale,
@@ -239,7 +246,8 @@ OPERATION(optimizer_step) {
 CASE(steps) {
     static const double odd[] = {1, (double)INFINITY, (double)NAN, 1e15};
     const int64_t count = round % 2 ? 4 * draw_between(t, 1, 900) : draw_between(t, 1, 9000);
-    const dr_adamw of = {1e-2, 0.9, 0.95, 1e-8, 0.1};
+    const int64_t cut = 4 * draw_between(t, 0, count / 8);
+    const optimizer_drawn of = {{0.9, 0.95, 1e-8}, {{0, cut, 1e-2, 0.1}, {cut, 0, 1, 1}, {cut, count - cut, 2e-2, 0}}};
     dr_control *control = draw_block(t, 1, sizeof *control);
     double *decided = draw_block(t, 6, sizeof *decided);
     tensor gradient = draw_numbers(t, "gradient", READ, 1, count), v = draw_numbers(t, "v", ADDED, 1, count);

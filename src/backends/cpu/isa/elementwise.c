@@ -29,14 +29,14 @@ void DR_ISA_NAME(dr_cpu_add)(int64_t count, float factor, const float *x, float 
 }
 
 /* mhat / (sqrt vhat + eps) with mhat = m / (1 - beta1^t), vhat = v / (1 - beta2^t); the two divisors are made in double */
-void DR_ISA_NAME(dr_cpu_adamw)(const dr_adamw *adamw, const dr_control *control, int64_t count, const float *gradient,
-                               float *parameter, float *m, float *v) {
+void DR_ISA_NAME(dr_cpu_adamw)(const dr_adamw *adamw, const dr_adamw_run *run, const dr_control *control, int64_t count,
+                               const float *gradient, float *parameter, float *m, float *v) {
     double first = 1 - pow(adamw->beta1, (double)control->updates), second = 1 - pow(adamw->beta2, (double)control->updates);
     lanes scale = lanes_set((float)control->scale), eps = lanes_set((float)adamw->eps);
     lanes keep_m = lanes_set((float)adamw->beta1), take_m = lanes_set((float)(1 - adamw->beta1));
     lanes keep_v = lanes_set((float)adamw->beta2), take_v = lanes_set((float)(1 - adamw->beta2));
-    lanes step = lanes_set((float)(adamw->learning_rate / first)), root = lanes_set((float)(1 / sqrt(second)));
-    lanes decay = lanes_set((float)(adamw->learning_rate * adamw->weight_decay));
+    lanes step = lanes_set((float)(run->learning_rate / first)), root = lanes_set((float)(1 / sqrt(second)));
+    lanes decay = lanes_set((float)(run->learning_rate * run->weight_decay));
     for (int64_t i = 0; i < count; i += LANES) {
         int64_t n = lanes_left(count, i);
         lanes g = lanes_load_n(gradient + i, n) * scale, p = lanes_load_n(parameter + i, n);

@@ -67,8 +67,8 @@ void DR_ISA_NAME(dr_cpu_swiglu_backward)(int64_t count, const float *gate, const
                                          float *d_up);
 void DR_ISA_NAME(dr_cpu_add)(int64_t count, float factor, const float *x, float *y);
 
-void DR_ISA_NAME(dr_cpu_adamw)(const dr_adamw *adamw, const dr_control *control, int64_t count, const float *gradient,
-                               float *parameter, float *m, float *v);
+void DR_ISA_NAME(dr_cpu_adamw)(const dr_adamw *adamw, const dr_adamw_run *run, const dr_control *control, int64_t count,
+                               const float *gradient, float *parameter, float *m, float *v);
 double DR_ISA_NAME(dr_cpu_sum_squares)(int64_t count, const float *x);
 
 void DR_ISA_NAME(dr_cpu_scale_forward)(int64_t heads, int64_t dim, const float *factor, const float *x, float *y,

@@ -2,7 +2,7 @@
  * the sum of a row go on from tile to tile (Milakov and Gimelshein 2018; Dao et al. 2022), and the output is divided by the sum
  * at the end. Keys before the call's own come from memory. Each of four warps has 16 rows; a row's scores are those of four
  * lanes. Outputs of more than CHUNK channels take several blocks, which make the same scores. */
-#include "backends/cuda/network/attention.cuh"
+#include "backends/cuda/network/attention_groups.cuh"
 
 enum { CHUNK = 128 };
 
@@ -134,8 +134,14 @@ static __global__ void __launch_bounds__(DR_TILE_THREADS) attention(const __grid
 dr_status dr_cuda_attention_forward(dr_backend *backend, const dr_attention *of, const void *q, const void *k, const void *v,
                                     const dr_attention_memory *memory, void *o, void *log_sums) {
     DR_NETWORK_ENTER(backend);
-    const int64_t chunks = dr_blocks_of(of->value_size, CHUNK), tiles = dr_attention_tiles(*of, of->heads / of->key_heads);
+    const int64_t chunks = dr_blocks_of(of->value_size, CHUNK),
+                  tiles = dr_attention_tiles(*of, of->heads / of->key_heads, DR_TILE);
     if (of->layout.rows == 0) return DR_OK;
+    if (!memory && dr_groups_take(backend, gpu, *of, q, k, v, o)) {
+        dr_group_attention call = dr_group_attention_of(*of, q, k, v);
+        call.o = (dr_word *)o, call.sums = (float *)log_sums;
+        return dr_attention_groups_forward(gpu, *of, call);
+    }
     DR_NETWORK_TYPE(
         backend, T, forward_call<T> call = {}; call.shape = dr_attention_shape_of(*of);
         call.q = {(const T *)q, of->key_size}, call.k = {(const T *)k, of->key_size}; call.v = {(const T *)v, of->value_size};

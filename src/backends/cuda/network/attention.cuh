@@ -3,7 +3,7 @@
  * A tile is 64 rows of one side: queries, which are the heads of some tokens that share a key head, row r being head r % group
  * of token r / group of the sequence; or keys, one a token. Tiles begin at multiples of 64 rows counted from a sequence's
  * start, so that a token's result does not depend on what else is in the call. Products of two tiles go in depths of 64
- * channels. */
+ * channels. The kernels of warp groups (attention_groups.cuh) take 128 rows in place of the 64 of their own side. */
 #ifndef DR_CUDA_NETWORK_ATTENTION_CUH
 #define DR_CUDA_NETWORK_ATTENTION_CUH
 
@@ -34,22 +34,23 @@ typedef struct {
     int64_t key_head, first, rows, chunk; /* chunk: of the columns of what it makes */
 } dr_attention_place;
 
-/* Tiles of a side whose tokens have `each` rows, as a launch counts them: those of a sequence begin behind as many as the rows
- * before it may have. */
-static inline int64_t dr_attention_tiles(const dr_attention &attention, int64_t each) {
-    return attention.layout.rows * each / DR_TILE + attention.layout.sequences;
+/* Tiles of `tile` rows of a side whose tokens have `each` rows, as a launch counts them: those of a sequence begin behind as
+ * many as the rows before it may have. */
+static inline int64_t dr_attention_tiles(const dr_attention &attention, int64_t each, int64_t tile) {
+    return attention.layout.rows * each / tile + attention.layout.sequences;
 }
 
-/* false: no rows are there. */
+/* false: no rows are there. last_first: the last tile of a sequence has the first of its blocks. */
+template <int TILE = DR_TILE, bool last_first = false>
 static __device__ inline bool dr_attention_place_of(const dr_attention_shape &shape, int64_t each, int64_t chunks,
                                                     dr_attention_place *place) {
     const int64_t tile = blockIdx.x / chunks / shape.key_heads;
-    const auto first_tile = [&](int64_t i) { return sequence_begin(shape.layout, i) * each / DR_TILE + i; };
+    const auto first_tile = [&](int64_t i) { return sequence_begin(shape.layout, i) * each / TILE + i; };
     const int64_t sequence = dr_last_before(shape.layout.sequences, tile, first_tile);
     place->of = dr_span_at(shape.layout, sequence);
     place->chunk = blockIdx.x % chunks;
     place->key_head = blockIdx.x / chunks % shape.key_heads;
-    place->first = (tile - first_tile(sequence)) * DR_TILE;
+    place->first = (last_first ? first_tile(sequence + 1) - 1 - tile : tile - first_tile(sequence)) * TILE;
     place->rows = (place->of.end - place->of.begin) * each;
     return place->first < place->rows;
 }

@@ -7,7 +7,7 @@
  * Each of the three is one kernel of the same form: a block has 64 rows of its own side and goes past the tiles of the other
  * side in order, so that every sum has one order and nothing is added atomically. What it makes of two tiles, p or ds, is
  * multiplied by the other side's tile. Results of more than CHUNK channels take several blocks. */
-#include "backends/cuda/network/attention.cuh"
+#include "backends/cuda/network/attention_groups.cuh"
 
 enum { CHUNK = 128, THREADS = 256 };
 
@@ -23,16 +23,26 @@ template <typename T> struct backward_call {
     bool wide;
 };
 
-/* along [rows heads] = d_o . o; a warp each */
-template <typename T>
+/* along [rows heads] = d_o . o; so many lanes of a warp each */
+template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-    attention_along(int64_t rows, int64_t size, const T *o, const T *d_o, float *along) {
-    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    attention_along(int64_t rows, int64_t size, int lanes, const T *o, const T *d_o, float *along) {
+    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / lanes;
     float sum = 0;
-    for (int64_t i = threadIdx.x % 32; i < size && row < rows; i += 32)
-        sum += dr_to_float(o[row * size + i]) * dr_to_float(d_o[row * size + i]);
-    sum = dr_sum_lanes(sum, 32);
-    if (row < rows && threadIdx.x % 32 == 0) along[row] = sum;
+    for (int64_t i = threadIdx.x % lanes * N; i < size && row < rows; i += lanes * N) {
+        const dr_floats<N> x = dr_load_floats<N>(o + row * size + i), d_x = dr_load_floats<N>(d_o + row * size + i);
+        EACH sum += x.at[n] * d_x.at[n];
+    }
+    sum = dr_sum_lanes(sum, lanes);
+    if (row < rows && threadIdx.x % lanes == 0) along[row] = sum;
+}
+
+static dr_status run_along(dr_backend *backend, const dr_cuda *gpu, const dr_attention *of, const void *o, const void *d_o,
+                           float *along) {
+    const int64_t rows = of->layout.rows * of->heads, size = of->value_size;
+    DR_NETWORK_INSTANCE(backend, size, (o, d_o), T, N, const int lanes = dr_lanes_for(dr_blocks_of(size, N));
+                        return dr_cuda_launch("attention_along", attention_along<N, T>, {dr_blocks_of(rows * lanes, THREADS)},
+                                              THREADS, 0, gpu->stream, rows, size, lanes, (const T *)o, (const T *)d_o, along))
 }
 
 /* scores += a b^T over all channels of a tile of the own side and one of the other. */
@@ -130,18 +140,15 @@ static dr_status run(const dr_cuda *gpu, const dr_attention *attention, const ch
                      void *to, backward_call<T> call) {
     if (!to) return DR_OK;
     call.of = of, call.to = (T *)to, call.size = size, call.chunks = dr_blocks_of(size, CHUNK);
-    const int64_t tiles = dr_attention_tiles(*attention, of == QUERY ? call.shape.group : 1);
+    const int64_t tiles = dr_attention_tiles(*attention, of == QUERY ? call.shape.group : 1, DR_TILE);
     return dr_cuda_launch(name, size <= DR_TILE ? attention_back<8, T> : attention_back<16, T>,
                           {tiles, attention->key_heads, call.chunks}, DR_TILE_THREADS, 3 * dr_tile_bytes<T>(), gpu->stream,
                           call);
 }
 
 template <typename T>
-static dr_status backward(const dr_cuda *gpu, const dr_attention *of, const backward_call<T> &call, const void *o, float *along,
-                          void *d_q, void *d_k, void *d_v) {
-    const int64_t rows = of->layout.rows * of->heads;
-    DR_TRY(dr_cuda_launch("attention_along", attention_along<T>, {dr_blocks_of(rows * 32, THREADS)}, THREADS, 0, gpu->stream,
-                          rows, of->value_size, (const T *)o, call.d_o.at, along));
+static dr_status backward(const dr_cuda *gpu, const dr_attention *of, const backward_call<T> &call, void *d_q, void *d_k,
+                          void *d_v) {
     DR_TRY(run(gpu, of, "attention_query", QUERY, of->key_size, d_q, call));
     DR_TRY(run(gpu, of, "attention_key", KEY, of->key_size, d_k, call));
     return run(gpu, of, "attention_value", VALUE, of->value_size, d_v, call);
@@ -154,10 +161,17 @@ dr_status dr_cuda_attention_backward(dr_backend *backend, const dr_attention *of
     const dr_scratch scratch(backend, of->layout.rows * of->heads * (int64_t)sizeof(float));
     DR_TRY(scratch.status);
     float *const along = (float *)scratch.at;
+    DR_TRY(run_along(backend, gpu, of, o, d_o, along));
+    if (dr_groups_take(backend, gpu, *of, q, k, v, d_o, d_q, d_k, d_v)) {
+        dr_group_attention call = dr_group_attention_of(*of, q, k, v);
+        call.d_o = (const dr_word *)d_o, call.log_sums = (const float *)log_sums, call.along = along;
+        call.d_q = (dr_word *)d_q, call.d_k = (dr_word *)d_k, call.d_v = (dr_word *)d_v;
+        return dr_attention_groups_backward(gpu, *of, call);
+    }
     DR_NETWORK_TYPE(backend, T, backward_call<T> call = {}; call.shape = dr_attention_shape_of(*of);
                     call.q = {(const T *)q, of->key_size}, call.k = {(const T *)k, of->key_size};
                     call.v = {(const T *)v, of->value_size}, call.d_o = {(const T *)d_o, of->value_size};
                     call.log_sums = (const float *)log_sums, call.along = along;
                     call.wide = dr_can_be_wide(dr_wide<T>, of->key_size | of->value_size, q, k, v, d_o);
-                    return backward(gpu, of, call, o, along, d_q, d_k, d_v))
+                    return backward(gpu, of, call, d_q, d_k, d_v))
 }

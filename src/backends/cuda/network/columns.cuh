@@ -35,14 +35,17 @@ static __global__ void __launch_bounds__(DR_COLUMN_THREADS)
     for (int k = 0; k < K; k++) {
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < N; i++) sums[warp][i][lane] = sum[k].at[i];
+        for (int i = 0; i < N; i++) {
+            float all = sum[k].at[i]; /* of the rows that lanes of the warp have */
+            for (int apart = lanes; apart < 32; apart *= 2) all += __shfl_xor_sync(0xffffffff, all, apart);
+            sums[warp][i][lane] = all;
+        }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < tile; i += DR_COLUMN_THREADS) {
             const int of = i / lanes, from = i % lanes;
             const int64_t to = begin + from * N + of;
             float all = 0;
-            for (int w = 0; w < DR_COLUMN_WARPS; w++)
-                for (int l = from; l < 32; l += lanes) all += sums[w][of][l];
+            for (int w = 0; w < DR_COLUMN_WARPS; w++) all += sums[w][of][from];
             if (to < columns) partial[(part * K + k) * columns + to] = all;
         }
     }
@@ -70,8 +73,13 @@ static __global__ void __launch_bounds__(DR_COLUMN_THREADS)
     if (k < K) target = targets.of[k];
     const bool wanted = target.at && element * target.fold < columns;
     double sum = 0;
-    for (int64_t part = warp; part < stretches && wanted; part += DR_COLUMN_WARPS)
-        for (int64_t i = 0; i < target.fold; i++) sum += partial[(part * K + k) * columns + element * target.fold + i];
+    if (wanted && target.fold == 1) {
+#pragma unroll 8
+        for (int64_t part = warp; part < stretches; part += DR_COLUMN_WARPS) sum += partial[(part * K + k) * columns + element];
+    } else if (wanted) {
+        for (int64_t part = warp; part < stretches; part += DR_COLUMN_WARPS)
+            for (int64_t i = 0; i < target.fold; i++) sum += partial[(part * K + k) * columns + element * target.fold + i];
+    }
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || !wanted) return;

@@ -3,33 +3,39 @@
  *     u[t, c] = bias[c] + sum_w weight[c, w] x[t - W + 1 + w, c]     y = act(u)
  *     d_u = d_y act'(u)     d_x[t] = sum_w weight[w] d_u[t + W - 1 - w]     d_weight[w] = sum_t d_u[t] x[t - W + 1 + w]
  *
- * A thread walks along a stretch of tokens with NEIGHBOURS channels and keeps the last W inputs in registers, so that each
- * input is read once; it asks for those of AHEAD tokens at a time, which come while it computes. The backward walks the other
- * way, makes u again and keeps the last W gradients of u as well. A kernel has W taps: those of a narrower convolution that
- * come first are zero. */
+ * A warp walks along a stretch of tokens, each lane with NEIGHBOURS channels of which it keeps the last W inputs in registers,
+ * so that each input is read once; it asks for those of AHEAD tokens at a time. What lies in one sequence is one loop, in which
+ * nothing is asked about boundaries. The backward walks the same way, makes u again, keeps the last W gradients of u as well
+ * and writes d_x W - 1 tokens behind; it goes W - 1 tokens beyond the stretch for the last of them. A kernel has W taps: those
+ * of a narrower convolution that come first are zero.
+ *
+ * x may be columns of a panel, and d_x then goes where x was. What a warp reads of the stretches beside its own is kept
+ * beforehand in that case: W - 1 rows on both sides of where a stretch begins. */
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/sequences.cuh"
 
 #define TAPS _Pragma("unroll") for (int w = 0; w < W; w++)
 
-enum { THREADS = 128, STRETCH = 64, AHEAD = 4, NEIGHBOURS = 4 };
-enum { FEW = 4, MOST = 16 }; /* taps of the instances */
+enum { WARPS = 4, THREADS = 32 * WARPS, AHEAD = 4, NEIGHBOURS = 4 };
+enum { SHORTEST = 8, LONGEST = 64, ENOUGH = 65536 }; /* tokens of a stretch; lanes that fill a GPU */
+enum { FEW = 4, MOST = 16 };                         /* taps of the instances */
 
 template <typename T> struct conv_call {
     dr_cuda_layout layout;
-    int64_t channels;
-    int width;
+    int64_t channels, x_row, tiles; /* x_row: elements from a row of x and d_x to the next; tiles: of 32 loads of channels */
+    int width, stretch;
     dr_activation activation;
     const T *x, *d_y;
     const float *weight, *bias, *initial;
+    const T *beside; /* [stretches][2 (W - 1)][channels] of x, where d_x takes its place; else NULL */
     T *y, *d_x;
-    float *partial; /* [stretches][W + 1][channels]: gradients of the taps, then of the bias */
+    float *partial; /* [WARPS stretches][W + 1][channels]: gradients of the taps, then of the bias */
 
     /* The input of a token of a sequence, from its state where the token lies before it. */
     template <int N> __device__ dr_floats<N> input(const dr_span &of, int64_t token, int64_t channel) const {
         const int64_t kept = width - 1, before = token - of.begin + kept;
-        if (token >= of.begin) return dr_load_floats<N>(x + token * channels + channel);
+        if (token >= of.begin) return dr_load_floats<N>(x + token * x_row + channel);
         if (!initial || before < 0) return dr_same<N>(0);
         return dr_load_floats<N>(initial + (of.index * kept + before) * channels + channel);
     }
@@ -43,45 +49,112 @@ template <typename T> struct conv_call {
     }
 };
 
+/* N elements as they are stored. */
+template <int N, typename T> struct held {
+    unsigned word[(N * sizeof(T) + 3) / 4];
+
+    __device__ void load(const T *from) {
+        if constexpr (N == 1)
+            memcpy(word, from, sizeof(T));
+        else if constexpr (N * sizeof(T) == 8)
+            *(uint2 *)(void *)word = *(const uint2 *)(const void *)from;
+        else
+            *(uint4 *)(void *)word = *(const uint4 *)(const void *)from;
+    }
+
+    __device__ dr_floats<N> floats() const {
+        T element[N];
+        dr_floats<N> x;
+        memcpy(element, word, sizeof element);
+        EACH x.at[n] = dr_to_float(element[n]);
+        return x;
+    }
+};
+
+/* A truth that the compiler knows. */
+template <bool is> struct known { static constexpr bool value = is; };
+
 template <int N, int W>
 static __device__ dr_floats<N> convolved(const dr_floats<N> (&tap)[W], const dr_floats<N> (&window)[W], dr_floats<N> u) {
     TAPS EACH u.at[n] += tap[w].at[n] * window[w].at[n];
     return u;
 }
 
-/* Where a thread works; false: nowhere. */
-template <int N, typename T> static __device__ bool place_of(const conv_call<T> &call, int64_t *stretch, int64_t *channel) {
-    const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x, loads = call.channels / N;
-    *stretch = index / loads;
-    *channel = index % loads * N;
-    return *stretch * STRETCH < call.layout.rows;
+template <int N> static __device__ dr_floats<N> activated(dr_activation kind, dr_floats<N> u) {
+    if (kind == DR_ACTIVATION_SILU) {
+        EACH u.at[n] = dr_silu(u.at[n]);
+    } else {
+        EACH u.at[n] = dr_activate(kind, u.at[n]);
+    }
+    return u;
+}
+
+template <int N> static __device__ dr_floats<N> slopes(dr_activation kind, dr_floats<N> u) {
+    if (kind == DR_ACTIVATION_SILU) {
+        EACH u.at[n] = dr_silu_slope(u.at[n]);
+    } else {
+        EACH u.at[n] = dr_activation_slope(kind, u.at[n]);
+    }
+    return u;
+}
+
+/* Where a lane works. */
+typedef struct {
+    int64_t channel, first, end; /* tokens; first = end: nowhere */
+} conv_place;
+
+template <int N, typename T> static __device__ conv_place place_of(const conv_call<T> &call) {
+    const int64_t tile = blockIdx.x % call.tiles, stretch = blockIdx.x / call.tiles * WARPS + threadIdx.x / 32;
+    const int64_t channel = (tile * 32 + threadIdx.x % 32) * N, first = stretch * call.stretch, rows = call.layout.rows;
+    if (channel >= call.channels || first >= rows) return {channel, 0, 0};
+    return {channel, first, first + call.stretch < rows ? first + call.stretch : rows};
+}
+
+/* The inputs before a token, to all places of the window but the first: a step moves them down. kept: those of its sequence, at
+ * the channel, or NULL. */
+template <int N, int W, typename T>
+static __device__ void begin_window(const conv_call<T> &call, const dr_span &of, int64_t token, int64_t channel, const T *kept,
+                                    dr_floats<N> (&window)[W]) {
+    TAPS if (w > 0) {
+        const int64_t at = token - W + w;
+        window[w] = kept && at >= of.begin ? dr_load_floats<N>(kept + (w - 1) * call.channels)
+                                           : call.template input<N>(of, at, channel);
+    }
+}
+
+template <int N, int W> static __device__ void move_window(dr_floats<N> (&window)[W], const dr_floats<N> &next) {
+    TAPS window[w] = w < W - 1 ? window[w + 1] : next;
 }
 
 template <int N, int W, typename T>
-static __global__ void __launch_bounds__(THREADS) conv_forward(const __grid_constant__ conv_call<T> call) {
-    int64_t stretch, channel;
+static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_constant__ conv_call<T> call) {
+    const conv_place place = place_of<N>(call);
+    if (place.first == place.end) return;
     dr_floats<N> tap[W], window[W], constant;
-    if (!place_of<N>(call, &stretch, &channel)) return;
-    call.taps(channel, tap, constant);
-    const int64_t first = stretch * STRETCH, end = first + STRETCH < call.layout.rows ? first + STRETCH : call.layout.rows;
-    dr_span of = dr_span_of(call.layout, first);
-    for (int64_t begin = first; begin < end; begin += AHEAD) {
-        dr_floats<N> x[AHEAD];
+    call.taps(place.channel, tap, constant);
+    dr_span of = dr_span_of(call.layout, place.first);
+    for (int64_t token = place.first; token < place.end;) {
+        while (token >= of.end) of = dr_span_at(call.layout, of.index + 1);
+        const int count = (int)((place.end < of.end ? place.end : of.end) - token);
+        const T *x_at = call.x + token * call.x_row + place.channel;
+        T *y_at = call.y + token * call.channels + place.channel;
+        begin_window(call, of, token, place.channel, (const T *)NULL, window);
+        const auto walk = [&](auto whole, int begin) {
+            held<N, T> x[AHEAD];
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            if (begin + a < end) x[a] = dr_load_floats<N>(call.x + (begin + a) * call.channels + channel);
+            for (int a = 0; a < AHEAD; a++, x_at += call.x_row)
+                if (whole.value || begin + a < count) x[a].load(x_at);
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int64_t t = begin + a;
-            if (t >= end) break;
-            const bool fresh = t == first || t == of.end;
-            while (t >= of.end) of = dr_span_at(call.layout, of.index + 1);
-            TAPS if (w < W - 1) window[w] = fresh ? call.template input<N>(of, t - W + 1 + w, channel) : window[w + 1];
-            window[W - 1] = x[a];
-            dr_floats<N> y = convolved(tap, window, constant);
-            EACH y.at[n] = dr_activate(call.activation, y.at[n]);
-            dr_store_floats<N>(call.y + t * call.channels + channel, y);
-        }
+            for (int a = 0; a < AHEAD; a++, y_at += call.channels) {
+                if (!whole.value && begin + a >= count) break;
+                move_window(window, x[a].floats());
+                dr_store_floats<N>(y_at, activated(call.activation, convolved(tap, window, constant)));
+            }
+        };
+        int begin = 0;
+        for (; begin + AHEAD <= count; begin += AHEAD) walk(known<true>(), begin);
+        if (begin < count) walk(known<false>(), begin);
+        token += count;
     }
 }
 
@@ -97,58 +170,102 @@ static __global__ void __launch_bounds__(THREADS) conv_final(const __grid_consta
         final[(of.index * kept + j) * call.channels + channel] = call.template input<1>(of, of.end - kept + j, channel).at[0];
 }
 
-template <int N, int W, typename T>
-static __global__ void __launch_bounds__(THREADS) conv_backward(const __grid_constant__ conv_call<T> call) {
-    int64_t stretch, channel;
-    dr_floats<N> tap[W], window[W], d_u[W], sum[W], d_constant = dr_same<N>(0), constant; /* d_u[w]: of token t + w */
-    if (!place_of<N>(call, &stretch, &channel)) return;
-    call.taps(channel, tap, constant);
-    TAPS sum[w] = d_u[w] = dr_same<N>(0);
-    const int64_t first = stretch * STRETCH, rows = call.layout.rows;
-    const int64_t last = (first + STRETCH < rows ? first + STRETCH : rows) - 1;
-    dr_span of = dr_span_of(call.layout, last);
-    const int64_t ahead = last + W - 1 < of.end ? last + W - 1 : of.end - 1; /* tokens that read the last of the stretch */
-    for (int64_t top = ahead; top >= first; top -= AHEAD) {
-        dr_floats<N> x[AHEAD], d_y[AHEAD]; /* of tokens top - a - W + 1 and top - a */
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int64_t t = top - a;
-            if (t < first) break;
-            if (t - W + 1 >= 0) x[a] = dr_load_floats<N>(call.x + (t - W + 1) * call.channels + channel);
-            d_y[a] = dr_load_floats<N>(call.d_y + t * call.channels + channel);
-        }
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int64_t t = top - a;
-            if (t < first) break;
-            const bool other = t < of.begin, fresh = t == ahead || other;
-            while (t < of.begin) of = dr_span_at(call.layout, of.index - 1);
-            TAPS {
-                const int at = W - 1 - w; /* downwards, as the window moves */
-                if (at == 0 && t - W + 1 >= of.begin)
-                    window[0] = x[a];
-                else if (at == 0 || fresh)
-                    window[at] = call.template input<N>(of, t - W + 1 + at, channel);
-                else
-                    window[at] = window[at - 1];
-                d_u[at] = other || at == 0 ? dr_same<N>(0) : d_u[at - 1];
-            }
-            const dr_floats<N> u = convolved(tap, window, constant);
-            EACH d_u[0].at[n] = d_y[a].at[n] * dr_activation_slope(call.activation, u.at[n]);
-            if (t > last) continue;
-            dr_floats<N> d_x = dr_same<N>(0);
-            TAPS EACH {
-                d_x.at[n] += tap[W - 1 - w].at[n] * d_u[w].at[n];
-                sum[w].at[n] += d_u[0].at[n] * window[w].at[n];
-            }
-            EACH d_constant.at[n] += d_u[0].at[n];
-            if (call.d_x) dr_store_floats<N>(call.d_x + t * call.channels + channel, d_x);
-        }
+/* Rows of x on both sides of where a stretch begins, W - 1 each. */
+template <int W, typename T> struct beside_call {
+    conv_call<T> conv;
+    T *to;
+
+    template <int N> __device__ void at(int64_t i) const {
+        const int64_t row = i / conv.channels, stretch = row / (2 * (W - 1));
+        const int64_t token = stretch * conv.stretch - (W - 1) + row % (2 * (W - 1));
+        if (token < 0 || token >= conv.layout.rows) return;
+        dr_store_floats<N>(to + i, dr_load_floats<N>(conv.x + token * conv.x_row + i % conv.channels));
     }
-    if (!call.partial) return;
-    float *to = call.partial + stretch * (W + 1) * call.channels + channel;
-    TAPS EACH to[w * call.channels + n] = sum[w].at[n];
-    EACH to[W * call.channels + n] = d_constant.at[n];
+};
+
+/* Sums of the warps' lanes, in the order of the warps, to `to` [W + 1][channels]. */
+template <int N, int W>
+static __device__ void leave_sums(const dr_floats<N> (&sum)[W + 1], int64_t channels, int64_t tile, float *to) {
+    __shared__ float sums[WARPS][32 * N];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int k = 0; k <= W; k++) {
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w <= W; w++)
+            if (w == k) {
+                EACH sums[warp][lane * N + n] = sum[w].at[n];
+            }
+        __syncthreads();
+        const int i = (int)threadIdx.x;
+        const int64_t channel = tile * 32 * N + i;
+        if (i >= 32 * N || channel >= channels) continue;
+        float all = 0;
+        for (int w = 0; w < WARPS; w++) all += sums[w][i];
+        to[k * channels + channel] = all;
+    }
+}
+
+template <int N, int W, typename T>
+static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_constant__ conv_call<T> call) {
+    const conv_place place = place_of<N>(call);
+    dr_floats<N> tap[W], window[W], d_u[W], sum[W + 1], constant; /* d_u[w]: of the token W - 1 - w before the newest */
+#pragma unroll
+    for (int w = 0; w <= W; w++) sum[w] = dr_same<N>(0);
+    if (place.first < place.end) call.taps(place.channel, tap, constant);
+    const T *const kept =
+        call.beside ? call.beside + place.first / call.stretch * 2 * (W - 1) * call.channels + place.channel : NULL;
+    dr_span of = dr_span_of(call.layout, place.first);
+    for (int64_t token = place.first; token < place.end;) {
+        while (token >= of.end) of = dr_span_at(call.layout, of.index + 1);
+        const int own = (int)((place.end < of.end ? place.end : of.end) - token), all = own + W - 1;
+        const int there = all < of.end - token ? all : (int)(of.end - token); /* tokens whose d_u is wanted */
+        const T *x_at = call.x + token * call.x_row + place.channel, *d_y_at = call.d_y + token * call.channels + place.channel;
+        T *d_x_at = call.d_x + token * call.x_row + place.channel;
+        begin_window(call, of, token, place.channel, token == place.first ? kept : NULL, window);
+        TAPS d_u[w] = dr_same<N>(0);
+        /* whole: of AHEAD own tokens, behind the first W - 1 */
+        const auto walk = [&](auto whole, int begin) {
+            held<N, T> x[AHEAD], d_y[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++, x_at += call.x_row, d_y_at += call.channels) {
+                const int i = begin + a;
+                if (!whole.value && i >= there) continue;
+                const bool behind = !whole.value && kept && i >= own; /* where the next stretch begins */
+                x[a].load(behind ? kept + (3 * (W - 1) + i - own) * call.channels : x_at);
+                d_y[a].load(d_y_at);
+            }
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const int i = begin + a;
+                if (!whole.value && i >= all) break;
+                dr_floats<N> d = dr_same<N>(0);
+                if (whole.value || i < there) {
+                    move_window(window, x[a].floats());
+                    const dr_floats<N> slope = slopes(call.activation, convolved(tap, window, constant));
+                    d = d_y[a].floats();
+                    EACH d.at[n] *= slope.at[n];
+                }
+                move_window(d_u, d);
+                if (whole.value || i < own) {
+                    TAPS EACH sum[w].at[n] += d.at[n] * window[w].at[n];
+                    EACH sum[W].at[n] += d.at[n];
+                }
+                if ((!whole.value && i < W - 1) || !call.d_x) continue;
+                dr_floats<N> d_x = dr_same<N>(0);
+                TAPS EACH d_x.at[n] += tap[w].at[n] * d_u[W - 1 - w].at[n];
+                dr_store_floats<N>(d_x_at, d_x);
+                d_x_at += call.x_row;
+            }
+        };
+        int begin = 0;
+        for (; begin < W - 1 && begin < all; begin += AHEAD) walk(known<false>(), begin);
+        for (; begin + AHEAD <= own; begin += AHEAD) walk(known<true>(), begin);
+        for (; begin < all; begin += AHEAD) walk(known<false>(), begin);
+        token += own;
+    }
+    if (call.partial)
+        leave_sums<N, W>(sum, call.channels, blockIdx.x % call.tiles,
+                         call.partial + blockIdx.x / call.tiles * (W + 1) * call.channels);
 }
 
 /* ---- on the host ----------------------------------------------------------------------------------------------------------
@@ -158,7 +275,8 @@ template <typename T>
 static conv_call<T> call_of(const dr_conv *conv, const void *x, const void *weight, const void *bias, const void *initial) {
     conv_call<T> call = {};
     call.layout = dr_layout_on_device(conv->layout);
-    call.channels = conv->channels, call.width = (int)conv->width, call.activation = conv->activation;
+    call.channels = conv->channels, call.x_row = dr_conv_row(conv);
+    call.width = (int)conv->width, call.activation = conv->activation;
     call.x = (const T *)x, call.weight = (const float *)weight, call.bias = (const float *)bias;
     call.initial = (const float *)initial;
     return call;
@@ -170,45 +288,59 @@ static dr_status check(const dr_conv *conv) {
                    (long long)conv->width);
 }
 
-template <int N, int W, typename T> static dr_status forward(const dr_cuda *gpu, const conv_call<T> &call) {
-    const int64_t stretches = dr_blocks_of(call.layout.rows, STRETCH);
-    return dr_cuda_launch("conv", conv_forward<N, W, T>, {dr_blocks_of(stretches * (call.channels / N), THREADS)}, THREADS, 0,
-                          gpu->stream, call);
+/* Blocks of a launch: WARPS stretches each, which are the shorter the fewer there are. */
+template <int N, typename T> static int64_t divide(conv_call<T> *call) {
+    const int64_t loads = call->channels / N;
+    call->tiles = dr_blocks_of(loads, 32), call->stretch = LONGEST;
+    while (call->stretch > SHORTEST && call->layout.rows * loads / call->stretch < ENOUGH) call->stretch /= 2;
+    return dr_blocks_of(call->layout.rows, (int64_t)call->stretch * WARPS);
+}
+
+template <int N, int W, typename T> static dr_status forward(const dr_cuda *gpu, conv_call<T> call) {
+    const int64_t parts = divide<N>(&call);
+    return dr_cuda_launch("conv", conv_forward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
 }
 
 template <int N, int W, typename T>
 static dr_status backward(dr_backend *backend, const dr_cuda *gpu, conv_call<T> call, float *d_weight, float *d_bias) {
-    const int64_t stretches = dr_blocks_of(call.layout.rows, STRETCH), channels = call.channels;
-    const int64_t blocks = dr_blocks_of(stretches * (channels / N), THREADS);
+    const int64_t parts = divide<N>(&call), channels = call.channels;
+    const int64_t beside = call.d_x == call.x ? dr_blocks_of(call.layout.rows, call.stretch) * 2 * (W - 1) * channels : 0;
+    const int64_t sums = d_weight || d_bias ? parts * (W + 1) * channels : 0;
     const char *name = "conv_back";
-    if (!d_weight && !d_bias) return dr_cuda_launch(name, conv_backward<N, W, T>, {blocks}, THREADS, 0, gpu->stream, call);
-    const dr_scratch scratch(backend, stretches * (W + 1) * channels * (int64_t)sizeof(float));
+    if (beside + sums == 0)
+        return dr_cuda_launch(name, conv_backward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
+    const dr_scratch scratch(backend, beside * (int64_t)sizeof(T) + sums * (int64_t)sizeof(float) + 16);
     DR_TRY(scratch.status);
-    call.partial = (float *)scratch.at;
+    if (sums) call.partial = (float *)((char *)scratch.at + dr_blocks_of(beside * (int64_t)sizeof(T), 16) * 16);
+    if (beside) {
+        call.beside = (const T *)scratch.at;
+        DR_TRY(dr_run_each<N>(gpu, "conv_beside", beside, beside_call<W, T>{call, (T *)scratch.at}));
+    }
     dr_column_targets<W + 1> targets = {};
     for (int w = W - call.width; w < W && d_weight; w++) targets.of[w] = {d_weight + w - (W - call.width), call.width, 1};
     targets.of[W] = {d_bias, 1, 1};
-    DR_TRY(dr_cuda_launch(name, conv_backward<N, W, T>, {blocks}, THREADS, 0, gpu->stream, call));
-    return dr_run_add_columns<W + 1>(gpu, targets, channels, stretches, call.partial);
+    DR_TRY(dr_cuda_launch(name, conv_backward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call));
+    return sums ? dr_run_add_columns<W + 1>(gpu, targets, channels, parts, call.partial) : DR_OK;
 }
 
 dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                const void *initial, void *y, void *final) {
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
-    DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-                    const bool wide = conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels, x, y, bias, initial);
-                    DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
-                    if (!final || conv->width == 1) return DR_OK; return dr_cuda_launch(
-                        "conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS,
-                        0, gpu->stream, call, (float *) final))
+    DR_NETWORK_TYPE(
+        backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
+        const bool wide = conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial);
+        DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
+        if (!final || conv->width == 1) return DR_OK;
+        return dr_cuda_launch("conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)},
+                              THREADS, 0, gpu->stream, call, (float *) final))
 }
 
 template <typename T>
 static dr_status choose_backward(dr_backend *backend, const dr_cuda *gpu, const conv_call<T> &call, float *d_weight,
                                  float *d_bias) {
     const bool few = call.width <= FEW;
-    if (few && dr_can_be_wide(NEIGHBOURS, call.channels, call.x, call.d_y, call.d_x, call.bias, call.initial))
+    if (few && dr_can_be_wide(NEIGHBOURS, call.channels | call.x_row, call.x, call.d_y, call.d_x, call.bias, call.initial))
         return backward<NEIGHBOURS, FEW>(backend, gpu, call, d_weight, d_bias);
     return backward<1, MOST>(backend, gpu, call, d_weight, d_bias);
 }

@@ -1,19 +1,29 @@
-/* The scalar functions of networks and their derivatives in float, each written so that neither end overflows: an exponential
- * is only taken of a number that is not positive. */
+/* The scalar functions of networks and their derivatives in float. Loops over vectors are limited by instructions where these
+ * are divisions and exponentials to the last bit: so exponentials and reciprocals are those that the GPU has an instruction
+ * for, good to 2^-22 (device/instructions.cuh). */
 #ifndef DR_CUDA_NETWORK_FUNCTIONS_CUH
 #define DR_CUDA_NETWORK_FUNCTIONS_CUH
 
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/device/lanes.cuh"
 
-static __device__ inline float dr_sigmoid(float x) {
-    const float small = expf(-fabsf(x));
-    return (x >= 0 ? 1 : small) / (1 + small);
+/* sigmoid(x) and sigmoid(-x), which is 1 - sigmoid(x) without its cancellation. */
+typedef struct {
+    float is, other;
+} dr_sigmoids;
+
+static __device__ inline dr_sigmoids dr_sigmoids_of(float x) {
+    const float small = lanes_exp_near(-fabsf(x)), near = dr_reciprocal_near(1 + small), far = small * near;
+    return x >= 0 ? dr_sigmoids{near, far} : dr_sigmoids{far, near};
 }
 
-/* 1 - sigmoid(x) is sigmoid(-x), without its cancellation */
+static __device__ inline float dr_sigmoid(float x) {
+    return dr_sigmoids_of(x).is;
+}
+
 static __device__ inline float dr_sigmoid_slope(float x) {
-    return dr_sigmoid(x) * dr_sigmoid(-x);
+    const dr_sigmoids s = dr_sigmoids_of(x);
+    return s.is * s.other;
 }
 
 /* ln(1 + exp x), whose derivative is sigmoid(x) */
@@ -22,11 +32,13 @@ static __device__ inline float dr_softplus(float x) {
 }
 
 static __device__ inline float dr_silu(float x) {
-    return x * dr_sigmoid(x);
+    return x * dr_reciprocal_near(1 + lanes_exp_near(-x));
 }
 
+/* s (1 + x (1 - s)): beside 1, which the cancellation is the error of, nothing is lost */
 static __device__ inline float dr_silu_slope(float x) {
-    return dr_sigmoid(x) + x * dr_sigmoid_slope(x);
+    const float s = dr_reciprocal_near(1 + lanes_exp_near(-x));
+    return s * fmaf(x, 1 - s, 1);
 }
 
 static __device__ inline float dr_activate(dr_activation kind, float x) {

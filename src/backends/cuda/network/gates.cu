@@ -68,7 +68,7 @@ template <int N> static __device__ void store(const either &x, int64_t i, const 
 
 struct gate_call {
     form of;
-    int64_t channels, dim; /* heads dim, and dim */
+    int64_t channels, dim, x_row; /* heads dim, and dim; elements from a row of x and d_x to the next */
     bool a_log_per_channel, accumulate;
     either x, y, d_y, d_x; /* d_y nowhere: the forward */
     const float *a_log, *bias;
@@ -80,8 +80,8 @@ struct gate_call {
     }
 
     template <int N> __device__ void at(int64_t i) const {
-        const int64_t channel = i % channels;
-        const dr_floats<N> from = load<N>(x, i);
+        const int64_t channel = i % channels, x_at = i / channels * x_row + channel;
+        const dr_floats<N> from = load<N>(x, x_at);
         dr_floats<N> to;
         if (!d_y.at) {
             EACH to.at[n] = evaluate_at(from.at[n], channel + n).y;
@@ -89,12 +89,12 @@ struct gate_call {
         }
         to = load<N>(d_y, i);
         EACH to.at[n] *= evaluate_at(from.at[n], channel + n).d_u;
-        store<N>(d_x, i, to, accumulate);
+        store<N>(d_x, x_at, to, accumulate);
     }
 
     /* what a row has for the gradients of A_log and bias */
     template <int N> __device__ void add(int64_t row, int64_t channel, dr_floats<N> (&sum)[2]) const {
-        const dr_floats<N> from = load<N>(x, row * channels + channel), d = load<N>(d_y, row * channels + channel);
+        const dr_floats<N> from = load<N>(x, row * x_row + channel), d = load<N>(d_y, row * channels + channel);
         EACH {
             const value v = evaluate_at(from.at[n], channel + n);
             sum[0].at[n] += d.at[n] * v.d_a_log;
@@ -111,7 +111,8 @@ static gate_call call_of(const dr_backend *backend, const dr_gate *gate, const v
                to = stored && gate->to == DR_VECTOR;
     gate_call call = {};
     call.of = {gate->kind, (float)gate->multiplier, (float)gate->shift, (float)gate->lower_bound, (float)gate->upper_bound};
-    call.channels = gate->heads * gate->dim, call.dim = gate->dim, call.a_log_per_channel = gate->a_log_per_channel;
+    call.channels = gate->heads * gate->dim, call.dim = gate->dim, call.x_row = dr_gate_row(gate);
+    call.a_log_per_channel = gate->a_log_per_channel;
     call.x = {(void *)x, from}, call.y = {(void *)y, to}, call.d_y = {(void *)d_y, to}, call.d_x = {(void *)d_x, from};
     call.a_log = (const float *)a_log, call.bias = (const float *)bias;
     return call;
@@ -122,11 +123,11 @@ dr_status dr_cuda_gate_forward(dr_backend *backend, const dr_gate *gate, const v
     DR_NETWORK_ENTER(backend);
     const gate_call call = call_of(backend, gate, x, a_log, bias, y, NULL, NULL);
     const int64_t count = gate->rows * call.channels;
-    if (dr_can_be_wide(WIDE, call.channels, x, y)) return dr_run_each<WIDE>(gpu, "gate", count, call);
+    if (dr_can_be_wide(WIDE, call.channels | call.x_row, x, y)) return dr_run_each<WIDE>(gpu, "gate", count, call);
     return dr_run_each<1>(gpu, "gate", count, call);
 }
 
-/* The sums over rows come first, since d_x may lie in the place of d_y. */
+/* The sums over rows come first, since d_x may lie in the place of d_y or of x. */
 template <int N>
 static dr_status sum_gradients(dr_backend *backend, const dr_cuda *gpu, int64_t rows, const gate_call &call, float *d_a_log,
                                float *d_bias) {
@@ -143,7 +144,7 @@ dr_status dr_cuda_gate_backward(dr_backend *backend, const dr_gate *gate, const 
     DR_NETWORK_ENTER(backend);
     gate_call call = call_of(backend, gate, x, a_log, bias, NULL, d_y, d_x);
     call.accumulate = accumulate;
-    const bool wide = dr_can_be_wide(WIDE, call.channels, x, d_y, d_x);
+    const bool wide = dr_can_be_wide(WIDE, call.channels | call.x_row, x, d_y, d_x);
     DR_TRY(wide ? sum_gradients<WIDE>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias)
                 : sum_gradients<1>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias));
     if (!d_x) return DR_OK;

@@ -6,16 +6,18 @@
 /* ---- biases ---------------------------------------------------------------------------------------------------------------
  */
 
-/* y = sums + bias [columns] */
+/* y = sums + bias [columns] + plus, where there is one */
 template <typename T> struct bias_call {
     int64_t columns;
     const float *sums, *bias;
+    const T *plus;
     T *y;
 
     template <int N> __device__ void at(int64_t i) const {
         dr_floats<N> x = dr_load_floats<N>(sums + i);
         const dr_floats<N> b = dr_load_floats<N>(bias + i % columns);
-        EACH x.at[n] += b.at[n];
+        const dr_floats<N> p = plus ? dr_load_floats<N>(plus + i) : dr_same<N>(0);
+        EACH x.at[n] += b.at[n] + p.at[n];
         dr_store_floats<N>(y + i, x);
     }
 };
@@ -56,14 +58,18 @@ dr_status dr_cuda_linear_forward(dr_backend *backend, const dr_linear *linear, c
     dr_cuda_multiplication p = product_of(backend, rows, out, in);
     if (count == 0) return DR_OK;
     p.a = x, p.a_row = in, p.b = weight, p.b_row = in, p.b_turned = true, p.c = y, p.c_row = out;
-    if (!bias) return dr_cuda_multiply(backend, &p);
+    if (!bias) {
+        p.plus = linear->plus;
+        return dr_cuda_multiply(backend, &p);
+    }
     const dr_scratch scratch(backend, count * (int64_t)sizeof(float));
     DR_TRY(scratch.status);
     p.c = scratch.at, p.to = DR_F32;
     DR_TRY(dr_cuda_multiply(backend, &p));
-    DR_NETWORK_INSTANCE(backend, out, (y, bias), T, N,
-                        const bias_call<T> call = {out, (const float *)scratch.at, (const float *)bias, (T *)y};
-                        return dr_run_each<N>(gpu, "bias", count, call))
+    DR_NETWORK_INSTANCE(
+        backend, out, (y, bias, linear->plus), T, N,
+        const bias_call<T> call = {out, (const float *)scratch.at, (const float *)bias, (const T *)linear->plus, (T *)y};
+        return dr_run_each<N>(gpu, "bias", count, call))
 }
 
 dr_status dr_cuda_linear_backward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,

@@ -158,8 +158,8 @@ dr_status dr_cuda_sum_losses(dr_backend *, int64_t count, const double *loss, co
 /* optimizer.cu */
 dr_status dr_cuda_clip(dr_backend *, double clip, dr_control *control);
 dr_status dr_cuda_sum_squares(dr_backend *, int64_t count, const void *x, dr_control *control);
-dr_status dr_cuda_adamw(dr_backend *, const dr_adamw *, const dr_control *, int64_t count, const void *gradient,
-                        void *parameter, void *m, void *v);
+dr_status dr_cuda_adamw(dr_backend *, const dr_adamw *, const dr_control *, int runs, const dr_adamw_run *run,
+                        const void *gradient, void *parameter, void *m, void *v);
 dr_status dr_cuda_momentum(dr_backend *, double beta, const dr_control *, int64_t count, const void *gradient, void *momentum,
                            void *y);
 dr_status dr_cuda_descend(dr_backend *, const dr_descent *, const dr_control *, int64_t count, const void *direction,

@@ -23,7 +23,8 @@ typedef struct {
 
 template <typename T> struct norm_call {
     kind of;
-    int64_t vectors, dim, groups; /* weights of group r % groups */
+    int64_t vectors, dim, groups;   /* weights of group r % groups */
+    int64_t gate_row, gate_vectors; /* of a panel (dr_rms_norm); 0: dense */
     int lanes;
     float eps, weight_offset;
     dr_activation activation;
@@ -35,15 +36,22 @@ template <typename T> struct norm_call {
 
     __device__ float factor(float g) const { return gate ? dr_activate(activation, g) : 1; }
 
-    template <int N> __device__ dr_floats<N> gates(int64_t at) const {
-        return gate ? dr_load_floats<N>(gate + at) : dr_same<N>(0);
+    /* where the gate of a vector begins: in 32 bits, which hold as many vectors as a call has */
+    __device__ int64_t gate_at(int64_t vector) const {
+        if (gate_row == 0) return vector * dim;
+        const unsigned row = (unsigned)vector / (unsigned)gate_vectors;
+        return row * gate_row + ((unsigned)vector - row * (unsigned)gate_vectors) * dim;
     }
 
-    /* what the norm divides, at an element and its neighbours */
-    template <int N> __device__ dr_floats<N> input(int64_t at) const {
-        dr_floats<N> u = dr_load_floats<N>(x + at);
+    template <int N> __device__ dr_floats<N> gates(int64_t vector, int64_t i) const {
+        return gate ? dr_load_floats<N>(gate + gate_at(vector) + i) : dr_same<N>(0);
+    }
+
+    /* what the norm divides, at an element of a vector and its neighbours */
+    template <int N> __device__ dr_floats<N> input(int64_t vector, int64_t i) const {
+        dr_floats<N> u = dr_load_floats<N>(x + vector * dim + i);
         if (gate_first) {
-            const dr_floats<N> g = gates<N>(at);
+            const dr_floats<N> g = gates<N>(vector, i);
             EACH u.at[n] *= factor(g.at[n]);
         }
         return u;
@@ -57,9 +65,9 @@ template <typename T> struct norm_call {
 
     /* d_w[column] and d_b[column], columns of all groups side by side */
     template <int N> __device__ void add(int64_t row, int64_t column, dr_floats<N> (&sum)[2]) const {
-        const int64_t vector = row * groups + column / dim, at = vector * dim + column % dim;
+        const int64_t vector = row * groups + column / dim, i = column % dim;
         const moments m = told[vector];
-        const dr_floats<N> u = input<N>(at), d = dr_load_floats<N>(d_y + at), g = gates<N>(at);
+        const dr_floats<N> u = input<N>(vector, i), d = dr_load_floats<N>(d_y + vector * dim + i), g = gates<N>(vector, i);
         EACH {
             const float after = gate_first ? 1 : factor(g.at[n]);
             sum[0].at[n] += d.at[n] * after * (u.at[n] - m.mean) * m.inverse;
@@ -70,10 +78,10 @@ template <typename T> struct norm_call {
 
 /* Of the lanes' vector; all lanes of a warp call it, those behind the last vector with dim 0. */
 template <int N, typename T>
-static __device__ moments moments_of(const norm_call<T> &call, int64_t begin, int64_t dim, int lane) {
+static __device__ moments moments_of(const norm_call<T> &call, int64_t vector, int64_t dim, int lane) {
     float sum = 0, squares = 0;
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
-        const dr_floats<N> u = call.template input<N>(begin + i);
+        const dr_floats<N> u = call.template input<N>(vector, i);
         EACH {
             sum += u.at[n];
             squares += u.at[n] * u.at[n];
@@ -88,7 +96,7 @@ static __device__ moments moments_of(const norm_call<T> &call, int64_t begin, in
     const float mean = dr_sum_lanes(sum, call.lanes) / count;
     squares = 0; /* again, of what is left without the mean */
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
-        const dr_floats<N> u = call.template input<N>(begin + i);
+        const dr_floats<N> u = call.template input<N>(vector, i);
         EACH squares += (u.at[n] - mean) * (u.at[n] - mean);
     }
     return {mean, 1 / sqrtf(dr_sum_lanes(squares, call.lanes) / count + call.eps)};
@@ -99,11 +107,11 @@ static __global__ void __launch_bounds__(THREADS) norm_forward(const __grid_cons
     const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
     const int64_t dim = vector < call.vectors ? call.dim : 0, weights = vector % call.groups * call.dim;
     const int lane = (int)threadIdx.x % call.lanes;
-    const moments m = moments_of<N>(call, begin, dim, lane);
+    const moments m = moments_of<N>(call, vector, dim, lane);
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
-        const dr_floats<N> u = call.template input<N>(begin + i), w = call.template weights<N>(weights + i);
+        const dr_floats<N> u = call.template input<N>(vector, i), w = call.template weights<N>(weights + i);
         const dr_floats<N> b = call.bias ? dr_load_floats<N>(call.bias + weights + i) : dr_same<N>(0);
-        const dr_floats<N> g = call.template gates<N>(begin + i);
+        const dr_floats<N> g = call.template gates<N>(vector, i);
         dr_floats<N> y;
         EACH {
             y.at[n] = (u.at[n] - m.mean) * m.inverse * w.at[n] + b.at[n];
@@ -118,11 +126,11 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
     const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
     const int64_t dim = vector < call.vectors ? call.dim : 0, weights = vector % call.groups * call.dim;
     const int lane = (int)threadIdx.x % call.lanes;
-    const moments m = moments_of<N>(call, begin, dim, lane);
+    const moments m = moments_of<N>(call, vector, dim, lane);
     float mean = 0, along = 0; /* of d_n and of d_n n */
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
-        const dr_floats<N> u = call.template input<N>(begin + i), w = call.template weights<N>(weights + i);
-        const dr_floats<N> g = call.template gates<N>(begin + i), d_y = dr_load_floats<N>(call.d_y + begin + i);
+        const dr_floats<N> u = call.template input<N>(vector, i), w = call.template weights<N>(weights + i);
+        const dr_floats<N> g = call.template gates<N>(vector, i), d_y = dr_load_floats<N>(call.d_y + begin + i);
         EACH {
             const float d_n = d_y.at[n] * w.at[n] * (call.gate_first ? 1 : call.factor(g.at[n]));
             mean += d_n;
@@ -139,7 +147,7 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
     if (call.told && dim && lane == 0) call.told[vector] = m;
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
         const dr_floats<N> x = dr_load_floats<N>(call.x + begin + i), w = call.template weights<N>(weights + i);
-        const dr_floats<N> g = call.template gates<N>(begin + i), d_y = dr_load_floats<N>(call.d_y + begin + i);
+        const dr_floats<N> g = call.template gates<N>(vector, i), d_y = dr_load_floats<N>(call.d_y + begin + i);
         dr_floats<N> d_x, d_gate;
         EACH {
             const float a = call.factor(g.at[n]), before = call.gate_first ? a : 1, after = call.gate_first ? 1 : a;
@@ -149,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_con
             d_x.at[n] = d_u * before;
             d_gate.at[n] = d_factor * dr_activation_slope(call.activation, g.at[n]);
         }
-        if (call.d_gate) dr_store_floats<N>(call.d_gate + begin + i, d_gate);
+        if (call.d_gate) dr_store_floats<N>(call.d_gate + call.gate_at(vector) + i, d_gate);
         if (call.d_x) dr_store_or_add<N>(call.d_x + begin + i, d_x, call.accumulate);
     }
 }
@@ -166,12 +174,13 @@ template <int N, int CHUNKS, bool GATED, typename T> struct kept_vector {
     float inverse;
 
     /* All lanes of a warp call it, those behind the last vector with dim 0. */
-    __device__ void load(const norm_call<T> &call, int64_t begin, int64_t dim, int lane) {
+    __device__ void load(const norm_call<T> &call, int64_t vector, int64_t dim, int lane) {
+        const int64_t begin = vector * call.dim, gate = GATED ? call.gate_at(vector) : 0;
         float squares = 0;
         CHUNK {
             const int64_t i = (int64_t)(c * call.lanes + lane) * N;
             u[c] = i < dim ? dr_load_floats<N>(call.x + begin + i) : dr_same<N>(0);
-            if constexpr (GATED) g[c] = i < dim ? dr_load_floats<N>(call.gate + begin + i) : dr_same<N>(0);
+            if constexpr (GATED) g[c] = i < dim ? dr_load_floats<N>(call.gate + gate + i) : dr_same<N>(0);
         }
         CHUNK EACH squares += u[c].at[n] * u[c].at[n];
         squares = dr_sum_lanes(squares, call.lanes);
@@ -190,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS) norm_kept_forward(const __grid
     const int64_t dim = vector < call.vectors ? call.dim : 0;
     const int lane = (int)threadIdx.x % call.lanes;
     kept_vector<N, CHUNKS, GATED, T> kept;
-    kept.load(call, begin, dim, lane);
+    kept.load(call, vector, dim, lane);
     CHUNK {
         const int64_t i = (int64_t)(c * call.lanes + lane) * N;
         if (i >= dim) continue;
@@ -220,11 +229,13 @@ static __global__ void __launch_bounds__(THREADS)
         kept_vector<N, CHUNKS, GATED, T> kept;
         dr_floats<N> d[CHUNKS];
         float along = 0;
+        uint4 before[CHUNKS]; /* of d_x, asked for before the sums need their time */
         CHUNK {
             const int64_t i = (int64_t)(c * lanes + lane) * N;
             d[c] = i < dim ? dr_load_floats<N>(call.d_y + begin + i) : dr_same<N>(0);
+            if (call.accumulate && i < dim) before[c] = *(const uint4 *)(const void *)(call.d_x + begin + i);
         }
-        kept.load(call, begin, dim, lane);
+        kept.load(call, vector, dim, lane);
         CHUNK EACH along += d[c].at[n] * w[c].at[n] * kept.factor(call, c, n) * kept.u[c].at[n] * kept.inverse;
         along = dr_sum_lanes(along, lanes) * share;
         CHUNK {
@@ -238,8 +249,12 @@ static __global__ void __launch_bounds__(THREADS)
                     d_gate.at[n] = d[c].at[n] * normed * w[c].at[n] * dr_activation_slope(call.activation, kept.g[c].at[n]);
             }
             if (i >= dim) continue;
-            if (GATED && call.d_gate) dr_store_floats<N>(call.d_gate + begin + i, d_gate);
-            if (call.d_x) dr_store_or_add<N>(call.d_x + begin + i, d_x, call.accumulate);
+            if (GATED && call.d_gate) dr_store_floats<N>(call.d_gate + call.gate_at(vector) + i, d_gate);
+            if (call.accumulate) {
+                const dr_floats<N> had = dr_load_floats<N>((const T *)(const void *)&before[c]);
+                EACH d_x.at[n] += had.at[n];
+            }
+            if (call.d_x) dr_store_floats<N>(call.d_x + begin + i, d_x);
         }
     }
     if (!partial) return;
@@ -331,9 +346,19 @@ static dr_status run_back(dr_backend *backend, const dr_cuda *gpu, const char *n
     const dr_scratch scratch(backend, told + dr_column_bytes<2>(rows, columns));
     DR_TRY(scratch.status);
     call.told = (moments *)scratch.at;
-    DR_TRY(run<N>(gpu, name, call));
-    return dr_run_columns<N, 2>(gpu, "norm_weights", call, rows, columns, (float *)((char *)scratch.at + told),
-                                {{{d_weight, 1, 1}, {d_bias, 1, 1}}});
+    if (call.gate && call.d_gate == call.gate) { /* which the sums read: it is written behind them */
+        norm_call<T> told = call;
+        told.d_x = told.d_gate = NULL;
+        DR_TRY(run<N>(gpu, name, told));
+    } else {
+        DR_TRY(run<N>(gpu, name, call));
+    }
+    const dr_column_targets<2> targets = {{{d_weight, 1, 1}, {d_bias, 1, 1}}};
+    float *const partial = (float *)((char *)scratch.at + told);
+    DR_TRY((dr_run_columns<N, 2>(gpu, "norm_weights", call, rows, columns, partial, targets)));
+    if (!call.gate || call.d_gate != call.gate) return DR_OK;
+    call.told = NULL;
+    return run<N>(gpu, name, call);
 }
 
 template <typename T>
@@ -344,6 +369,7 @@ static norm_call<T> rms_call(const dr_rms_norm *norm, const void *x, const void 
     call.activation = norm->gate;
     call.gate = norm->gate == DR_ACTIVATION_NONE ? NULL : (const T *)gate;
     call.gate_first = norm->gate_first && call.gate;
+    call.gate_row = norm->gate_row, call.gate_vectors = norm->gate_vectors;
     call.x = (const T *)x, call.weight = (const float *)weight;
     return call;
 }
@@ -351,7 +377,8 @@ static norm_call<T> rms_call(const dr_rms_norm *norm, const void *x, const void 
 dr_status dr_cuda_rms_norm_forward(dr_backend *backend, const dr_rms_norm *norm, const void *x, const void *weight,
                                    const void *gate, void *y) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, gate, y), T, N, norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+    DR_NETWORK_INSTANCE(backend, norm->dim | norm->gate_row, (x, weight, gate, y), T, N,
+                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
                         call.y = (T *)y; return run<N>(gpu, "rms_norm", call))
 }
 
@@ -359,10 +386,11 @@ dr_status dr_cuda_rms_norm_backward(dr_backend *backend, const dr_rms_norm *norm
                                     const void *gate, const void *d_y, void *d_x, bool accumulate, void *d_weight,
                                     void *d_gate) {
     DR_NETWORK_ENTER(backend);
-    DR_NETWORK_INSTANCE(
-        backend, norm->dim, (x, weight, gate, d_y, d_x, d_gate), T, N, norm_call<T> call = rms_call<T>(norm, x, weight, gate);
-        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate; call.d_gate = gate ? (T *)d_gate : NULL;
-        return run_back<N>(backend, gpu, "rms_norm_back", call, (float *)d_weight, NULL))
+    DR_NETWORK_INSTANCE(backend, norm->dim | norm->gate_row, (x, weight, gate, d_y, d_x, d_gate), T, N,
+                        norm_call<T> call = rms_call<T>(norm, x, weight, gate);
+                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate && d_x;
+                        call.d_gate = gate ? (T *)d_gate : NULL;
+                        return run_back<N>(backend, gpu, "rms_norm_back", call, (float *)d_weight, NULL))
 }
 
 template <typename T> static norm_call<T> layer_call(const dr_layer_norm *norm, const void *x, const void *weight) {
@@ -383,7 +411,7 @@ dr_status dr_cuda_layer_norm_backward(dr_backend *backend, const dr_layer_norm *
                                       const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_INSTANCE(backend, norm->dim, (x, weight, d_y, d_x), T, N, norm_call<T> call = layer_call<T>(norm, x, weight);
-                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate;
+                        call.d_y = (const T *)d_y, call.d_x = (T *)d_x, call.accumulate = accumulate && d_x;
                         return run_back<N>(backend, gpu, "layer_norm_back", call, (float *)d_weight, (float *)d_bias))
 }
 

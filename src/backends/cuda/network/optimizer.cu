@@ -57,55 +57,97 @@ dr_status dr_cuda_clip(dr_backend *backend, double clip, dr_control *control) {
     return dr_cuda_launch("clip", clip_norm, {1}, 32, 0, gpu->stream, clip, control);
 }
 
+/* A run as a kernel takes it: blocks from `block` on are its own. */
+typedef struct {
+    int64_t begin, count;
+    float learning_rate, weight_decay;
+    int block;
+    bool wide; /* by loads of four */
+} adamw_run;
+
+enum { MOST_RUNS = 96 }; /* of a launch, whose arguments take up to 4 KB */
+
 typedef struct {
     dr_adamw of;
     const dr_control *control;
-    int64_t count;
     const float *gradient;
     float *parameter, *m, *v;
+    int runs;
+    adamw_run run[MOST_RUNS];
 } adamw_call;
 
 /* LOADS loads a thread, so that the powers of a block are few beside its numbers. */
 enum { LOADS = 4 };
 
-template <int N> static __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ adamw_call call) {
-    __shared__ float first_share, second_share; /* 1 / (1 - b^t) */
+/* What a step does to numbers at a place. */
+typedef struct {
+    float scale, beta1, beta2, rest1, rest2, first_share, second_share, eps; /* shares: 1 / (1 - b^t) */
+} adamw_step;
+
+template <int N>
+static __device__ void adamw_at(const adamw_call &call, const adamw_step &step, const adamw_run &run, int64_t i) {
+    const dr_floats<N> g = dr_load_floats<N>(call.gradient + i);
+    dr_floats<N> p = dr_load_floats<N>(call.parameter + i), m = dr_load_floats<N>(call.m + i),
+                 v = dr_load_floats<N>(call.v + i);
+    EACH {
+        const float gradient = step.scale * g.at[n];
+        m.at[n] = step.beta1 * m.at[n] + step.rest1 * gradient;
+        v.at[n] = step.beta2 * v.at[n] + step.rest2 * gradient * gradient;
+        const float direction = m.at[n] * step.first_share / (sqrtf(v.at[n] * step.second_share) + step.eps);
+        p.at[n] -= run.learning_rate * (direction + run.weight_decay * p.at[n]);
+    }
+    dr_store_floats<N>(call.parameter + i, p);
+    dr_store_floats<N>(call.m + i, m);
+    dr_store_floats<N>(call.v + i, v);
+}
+
+static __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ adamw_call call) {
+    __shared__ float shares[2];
     const dr_control &control = *call.control;
     if (control.skipped_in_row > 0) return;
-    if (threadIdx.x == 0) {
-        first_share = (float)(1 / (1 - pow(call.of.beta1, (double)control.updates)));
-        second_share = (float)(1 / (1 - pow(call.of.beta2, (double)control.updates)));
+    if (threadIdx.x < 2)
+        shares[threadIdx.x] = (float)(1 / (1 - pow(threadIdx.x == 0 ? call.of.beta1 : call.of.beta2, (double)control.updates)));
+    int low = 0, high = call.runs - 1; /* the block's run lies between */
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (call.run[middle].block <= (int)blockIdx.x)
+            low = middle;
+        else
+            high = middle - 1;
     }
+    const adamw_run run = call.run[low];
     __syncthreads();
-    const float scale = (float)control.scale, beta1 = (float)call.of.beta1, beta2 = (float)call.of.beta2;
-    const float rest1 = (float)(1 - call.of.beta1), rest2 = (float)(1 - call.of.beta2);
-    const float rate = (float)call.of.learning_rate, eps = (float)call.of.eps, decay = (float)call.of.weight_decay;
+    const adamw_step step = {(float)control.scale,
+                             (float)call.of.beta1,
+                             (float)call.of.beta2,
+                             (float)(1 - call.of.beta1),
+                             (float)(1 - call.of.beta2),
+                             shares[0],
+                             shares[1],
+                             (float)call.of.eps};
     for (int load = 0; load < LOADS; load++) {
-        const int64_t i = (((int64_t)blockIdx.x * LOADS + load) * THREADS + threadIdx.x) * N;
-        if (i >= call.count) return;
-        const dr_floats<N> g = dr_load_floats<N>(call.gradient + i);
-        dr_floats<N> p = dr_load_floats<N>(call.parameter + i), m = dr_load_floats<N>(call.m + i),
-                     v = dr_load_floats<N>(call.v + i);
-        EACH {
-            const float gradient = scale * g.at[n];
-            m.at[n] = beta1 * m.at[n] + rest1 * gradient;
-            v.at[n] = beta2 * v.at[n] + rest2 * gradient * gradient;
-            const float direction = m.at[n] * first_share / (sqrtf(v.at[n] * second_share) + eps);
-            p.at[n] -= rate * (direction + decay * p.at[n]);
-        }
-        dr_store_floats<N>(call.parameter + i, p);
-        dr_store_floats<N>(call.m + i, m);
-        dr_store_floats<N>(call.v + i, v);
+        const int64_t i = ((int64_t)((int)blockIdx.x - run.block) * LOADS + load) * THREADS + threadIdx.x;
+        if (!run.wide && i < run.count) adamw_at<1>(call, step, run, run.begin + i);
+        if (run.wide && i * 4 < run.count) adamw_at<4>(call, step, run, run.begin + i * 4);
     }
 }
 
-dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_control *control, int64_t count, const void *gradient,
-                        void *parameter, void *m, void *v) {
+dr_status dr_cuda_adamw(dr_backend *backend, const dr_adamw *of, const dr_control *control, int runs, const dr_adamw_run *run,
+                        const void *gradient, void *parameter, void *m, void *v) {
     DR_NETWORK_ENTER(backend);
-    const adamw_call call = {*of, control, count, (const float *)gradient, (float *)parameter, (float *)m, (float *)v};
-    const bool wide = dr_can_be_wide(4, count, gradient, parameter, m, v);
-    return dr_cuda_launch("adamw", wide ? adamw<4> : adamw<1>, {dr_blocks_of(count, THREADS * LOADS * (wide ? 4 : 1))}, THREADS,
-                          0, gpu->stream, call);
+    for (int first = 0; first < runs; first += MOST_RUNS) {
+        adamw_call call = {*of, control, (const float *)gradient, (float *)parameter, (float *)m, (float *)v};
+        int64_t blocks = 0;
+        for (int i = first; i < runs && i < first + MOST_RUNS; i++) {
+            const int64_t at = run[i].begin, count = run[i].count;
+            const bool wide = dr_can_be_wide(4, at | count, gradient, parameter, m, v);
+            if (count == 0) continue;
+            call.run[call.runs++] = {at, count, (float)run[i].learning_rate, (float)run[i].weight_decay, (int)blocks, wide};
+            blocks += dr_blocks_of(count, THREADS * LOADS * (wide ? 4 : 1));
+        }
+        DR_TRY(dr_cuda_launch("adamw", adamw, {blocks}, THREADS, 0, gpu->stream, call));
+    }
+    return DR_OK;
 }
 
 /* ---- Muon ---------------------------------------------------------------------------------------------------------------- */

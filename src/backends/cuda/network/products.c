@@ -164,12 +164,13 @@ static form form_of(const dr_cuda_multiplication *p) {
                   .c_apart = p->c_apart,
                   .a_turned = p->a_turned,
                   .b_turned = p->b_turned,
-                  .add = p->add,
+                  .add = p->add || p->plus,
                   .from = p->from,
                   .to = p->to,
                   .a_aligned = alignment_of(p->a),
                   .b_aligned = alignment_of(p->b),
-                  .c_aligned = alignment_of(p->c)};
+                  .c_aligned =
+                      p->plus && alignment_of(p->plus) < alignment_of(p->c) ? alignment_of(p->plus) : alignment_of(p->c)};
 }
 
 static int type_of(int64_t dtype) {
@@ -260,13 +261,14 @@ static dr_status find_plan(const dr_cuda *gpu, struct dr_cuda_products *lt, cons
 
 dr_status dr_cuda_multiply(dr_backend *backend, const dr_cuda_multiplication *product) {
     const dr_cuda *gpu = dr_cuda_of(backend);
-    const float one = 1, beta = product->add ? 1 : 0;
+    const void *added = product->plus ? product->plus : product->c;
+    const float one = 1, beta = product->add || product->plus ? 1 : 0;
     const form of = form_of(product);
     struct dr_cuda_products *lt;
     plan *p = NULL;
     DR_TRY(dr_cuda_products_of(backend, &lt));
     DR_TRY(find_plan(gpu, lt, &of, &p));
-    const int failed = lt->multiply(lt->handle, p->description, &one, product->b, p->a, product->a, p->b, &beta, product->c,
-                                    p->c, product->c, p->c, &p->chosen, lt->workspace, WORKSPACE, gpu->stream.at);
+    const int failed = lt->multiply(lt->handle, p->description, &one, product->b, p->a, product->a, p->b, &beta, added, p->c,
+                                    product->c, p->c, &p->chosen, lt->workspace, WORKSPACE, gpu->stream.at);
     return failed ? dr_fail(DR_ERROR_DEVICE, "cuBLASLt failed with status %d", failed) : DR_OK;
 }

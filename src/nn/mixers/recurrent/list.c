@@ -97,7 +97,8 @@ static int find_columns(const builder *b, int streams[DR_MAX_STREAMS]) {
     for (int narrow = 0; narrow <= 1; narrow++)
         for (int i = 0; i < b->parts->streams; i++) {
             const dr_stream *stream = &b->parts->stream[i];
-            if (is_column(b, stream) && (stream->dim == 1) == (narrow == 1)) streams[found++] = i;
+            const bool whole = stream->heads * stream->dim % b->backend->ops->panels == 0;
+            if (whole && is_column(b, stream) && (stream->dim == 1) == (narrow == 1)) streams[found++] = i;
         }
     return found > 1 ? found : 0;
 }

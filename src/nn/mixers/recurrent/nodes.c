@@ -345,7 +345,8 @@ static dr_status norm_output(const dr_node_call *n, const dr_node *node) {
 }
 
 static dr_status output_forward(const dr_node_call *n, const dr_node *node) {
-    const dr_linear linear = linear_of(n, node);
+    dr_linear linear = linear_of(n, node);
+    linear.plus = n->call->plus;
     DR_TRY(norm_output(n, node));
     return ops_of(n)->linear_forward(n->call->backend, &linear, normed_of(n), dr_module_weight(n->call, node->weight), NULL,
                                      write_of(n, node->to));

@@ -131,6 +131,11 @@ static const dr_operation needs[] = {
     DR_OPERATION_LINEAR, DR_OPERATION_GROUPED_LINEAR, DR_OPERATION_RMS_NORM,    DR_OPERATION_L2_NORM, DR_OPERATION_CONV,
     DR_OPERATION_GATE,   DR_OPERATION_ROTARY,         DR_OPERATION_SCALE_HEADS, DR_OPERATION_ADD,     DR_OPERATIONS};
 
+static bool sums(const dr_module *module) {
+    (void)module;
+    return true;
+}
+
 const dr_module_operations dr_recurrent_operations = {.name = "recurrent",
                                                       .needs = needs,
                                                       .plan_size = sizeof(dr_plan),
@@ -142,6 +147,7 @@ const dr_module_operations dr_recurrent_operations = {.name = "recurrent",
                                                       .place_scratch = place_scratch,
                                                       .place_state = place_state,
                                                       .chunk = chunk,
+                                                      .sums = sums,
                                                       .forward = forward,
                                                       .backward = backward,
                                                       .destroy = destroy};
