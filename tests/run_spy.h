@@ -22,9 +22,10 @@ typedef struct {
     double factor, loss; /* factor: of a gradient */
 } spy_batch;
 
-/* What AdamW was given in a step that is not skipped. */
+/* What AdamW was given for a run of parameters, in a step that is not skipped. */
 typedef struct {
     dr_adamw step;
+    dr_adamw_run run;
     dr_control control;
 } spy_update;
 
@@ -63,11 +64,13 @@ static char spy_folder[PATH_MAX];
 
 #define SPY_KEEP(list, count, value) ((count) < SPY_MOST ? (void)((list)[(count)++] = (value)) : (void)0)
 
-static dr_status spy_adamw(dr_backend *backend, const dr_adamw *step, const dr_control *control, int64_t count,
-                           const void *gradient, void *parameter, void *m, void *v) {
-    const spy_update update = {*step, *control};
-    if (control->skipped_in_row == 0) SPY_KEEP(spy.update, spy.updates, update);
-    return spy_true->adamw(backend, step, control, count, gradient, parameter, m, v);
+static dr_status spy_adamw(dr_backend *backend, const dr_adamw *step, const dr_control *control, int runs,
+                           const dr_adamw_run *run, const void *gradient, void *parameter, void *m, void *v) {
+    for (int i = 0; i < runs && control->skipped_in_row == 0; i++) {
+        const spy_update update = {*step, run[i], *control};
+        SPY_KEEP(spy.update, spy.updates, update);
+    }
+    return spy_true->adamw(backend, step, control, runs, run, gradient, parameter, m, v);
 }
 
 static dr_status spy_momentum(dr_backend *backend, double beta, const dr_control *control, int64_t count, const void *gradient,

@@ -76,7 +76,7 @@ static void check_groups(void) {
     int halves = 0;
     SPY_RUN("steps", "1", "learning_rate", "0.5", "groups", "*norm* rate=0.5 decay=0.25");
     for (int i = 0; i < spy.updates; i++)
-        if (spy.update[i].step.weight_decay == 0.25) assert_true(spy.update[i].step.learning_rate == 0.25), halves++;
+        if (spy.update[i].run.weight_decay == 0.25) assert_true(spy.update[i].run.learning_rate == 0.25), halves++;
     assert_true(halves > 0 && halves < spy.updates);
 }
 

@@ -42,7 +42,7 @@ static void check_steps(void) {
     assert_int_equal(spy.steps, 5);
     assert_int_equal(spy.trainings, 5);
     assert_int_equal(spy.progress[0].steps, 5);
-    assert_true(fabs(spy.update[spy.updates - 1].step.learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
+    assert_true(fabs(spy.update[spy.updates - 1].run.learning_rate - 0.125) < 1e-15); /* the schedule ends with it */
 }
 
 /* Windows, and the documents that begin within them. */
@@ -197,8 +197,8 @@ static void assert_rates(int count, const double *rates) {
     int per_step = spy.updates / spy.steps;
     assert_int_equal(spy.steps, count);
     for (int i = 0; i < spy.updates; i++)
-        if (fabs(spy.update[i].step.learning_rate - rates[i / per_step]) > 1e-15)
-            fail_msg("step %d has learning rate %.17g, not %.17g", i / per_step + 1, spy.update[i].step.learning_rate,
+        if (fabs(spy.update[i].run.learning_rate - rates[i / per_step]) > 1e-15)
+            fail_msg("step %d has learning rate %.17g, not %.17g", i / per_step + 1, spy.update[i].run.learning_rate,
                      rates[i / per_step]);
     for (int i = 0; i < count; i++) assert_true(fabs(spy.progress[i].learning_rate - rates[i]) < 1e-15);
 }
@@ -223,9 +223,9 @@ static void check_weight_decay(void) {
     SPY_RUN("task", "mqar", "weight_decay", "0.75");
     int decayed = 0, plain = 0;
     for (int i = 0; i < spy.updates; i++) {
-        assert_true(spy.update[i].step.weight_decay == 0.75 || spy.update[i].step.weight_decay == 0);
-        decayed += spy.update[i].step.weight_decay == 0.75;
-        plain += spy.update[i].step.weight_decay == 0;
+        assert_true(spy.update[i].run.weight_decay == 0.75 || spy.update[i].run.weight_decay == 0);
+        decayed += spy.update[i].run.weight_decay == 0.75;
+        plain += spy.update[i].run.weight_decay == 0;
     }
     assert_true(decayed > 0 && plain > 0);
 }
