@@ -186,11 +186,16 @@ static dr_verdict judge(const dr_experiment *experiment, size_t claim, void (*li
     dr_claim read;
     assert_int_equal(dr_claim_read(experiment, json_array_get(json_object_get(experiment->file, "claims"), claim), &read),
                      DR_OK);
-    return dr_claim_judge(experiment, &read, line, context);
+    return dr_claim_judge(experiment, &read, line, context).verdict;
 }
 
 static void keep(void *context, const char *text) {
     snprintf(context, 256, "%s", text);
+}
+
+static void keep_all(void *context, const char *text) {
+    strncat(context, text, 16000 - strlen(context));
+    strncat(context, "\n", 16000 - strlen(context));
 }
 
 static void test_claims(void **state) {
@@ -291,6 +296,69 @@ static void test_excesses_and_ratios(void **state) {
     assert_int_equal(judge(experiment, 3, keep, last), DR_CLAIM_FAILS);
     json_object_del(experiment->cell[1].measures, "b"); /* of one seed it is missing */
     assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    dr_experiment_close(experiment);
+}
+
+/* Where runs are missing: comparisons by the seeds that all of their runs have, and how many these are. */
+static void test_partial(void **state) {
+    (void)state;
+    static const double figures[] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.6, 0.8, 0.0, 0.1, 0.2};
+    static char table[16384];
+    char last[256] = "";
+    dr_experiment *experiment;
+    assert_int_equal(open_text(grid, &(dr_experiment_options){.partial = true}, &experiment), DR_OK);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    for (int i = 0; i < 11; i++) measure(experiment, i, figures[i]);
+    /* the third seed of pgdn 0.01 is missing: the best rows are gdn 0.4 0.5 and pgdn 0.7 0.6 */
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
+    assert_non_null(strstr(last, "pgdn better than gdn by: 0.2 [0.1, 0.3], holds, by 2 of 3 seeds"));
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_TABLE, keep_all, table), DR_OK);
+    assert_non_null(strstr(table, "holds: order (accuracy); so far 1 of 1 comparisons, by 2 or more of 3 seeds"));
+    /* no seed that both sides have */
+    for (int i = 3; i < 6; i++) experiment->cell[i].state = DR_CELL_MISSING, json_object_clear(experiment->cell[i].measures);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
+    dr_experiment_close(experiment);
+}
+
+/* Part of the grid, settings instead of the file's, and the order in which cells have their turn. */
+static void test_choices(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *only, *says;
+    } wrong[] = {{"{\"learning_rate\": 1}", NULL, "axis learning_rate sets learning_rate: choose among its values with only"},
+                 {"{\"lengths\": \"64/8\"}", NULL, "axis size sets lengths"},
+                 {"{\"hiden\": 1}", NULL, "did you mean \"hidden\"?"},
+                 {"hidden 5", NULL, "settings"},
+                 {"[]", NULL, "settings"},
+                 {NULL, "{\"rule\": \"gdn\"}", "only: rule must be a list of values of that axis, such as [\"gdn\"]"},
+                 {NULL, "{\"rule\": []}", "must be a list"},
+                 {NULL, "{\"rule\": [\"kda\"]}", "only: axis rule has no value \"kda\"; its first is \"gdn\""},
+                 {NULL, "{\"rule\": [null]}", "axis rule has no value"},
+                 {NULL, "{\"rul\": [\"gdn\"]}", "only: \"rul\" is no axis of the grid"},
+                 {NULL, "{", "only"}};
+    dr_experiment *experiment;
+    const long alive = allocation_alive;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const dr_experiment_options options = {.settings = wrong[i].settings, .only = wrong[i].only};
+        assert_int_equal(open_text(grid, &options, &experiment), DR_ERROR_ARGUMENT);
+        if (!strstr(dr_last_error(), wrong[i].says)) fail_msg("%s: %s", wrong[i].says, dr_last_error());
+    }
+    assert_int_equal(allocation_alive, alive);
+    const dr_experiment_options options = {.settings = "{\"steps\": 7, \"hidden\": 4}",
+                                           .only = "{\"learning_rate\": [0.01], \"rule\": [\"pgdn\", \"gdn\"]}"};
+    assert_int_equal(open_text(grid, &options, &experiment), DR_OK);
+    assert_int_equal(dr_experiment_cells(experiment), 6);
+    assert_string_equal(dr_experiment_cell(experiment, 5), "rule=pgdn,learning_rate=0.01,size=a-b,seed=3");
+    assert_int_equal(json_integer_value(json_object_get(experiment->cell[0].settings, "steps")), 7);
+    assert_int_equal(json_integer_value(json_object_get(experiment->cell[0].settings, "hidden")), 4);
+    static const int turns[] = {0, 3, 1, 4, 2, 5, -1};
+    for (int i = 0; i < 7; i++) assert_int_equal(dr_experiment_turn(experiment, i), turns[i]);
+    assert_int_equal(dr_experiment_turn(experiment, -1), -1);
+    /* the claims are about what stays */
+    for (int i = 0; i < 6; i++) measure(experiment, i, i < 3 ? 0.25 : 0.75);
+    assert_int_equal(judge(experiment, 0, keep, (char[256]){""}), DR_CLAIM_HOLDS);
     dr_experiment_close(experiment);
 }
 
@@ -509,11 +577,6 @@ static void test_rates(void **state) {
 }
 
 /* Curves of the runs that have begun. */
-static void keep_all(void *context, const char *text) {
-    strncat(context, text, 16000 - strlen(context));
-    strncat(context, "\n", 16000 - strlen(context));
-}
-
 static void test_curves(void **state) {
     (void)state;
     static char text[16384];
@@ -558,6 +621,8 @@ int main(void) {
                                        cmocka_unit_test(test_cells),
                                        cmocka_unit_test(test_claims),
                                        cmocka_unit_test(test_places_of_claims),
+                                       cmocka_unit_test(test_partial),
+                                       cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_reports),
                                        cmocka_unit_test(test_excesses_and_ratios),
                                        cmocka_unit_test(test_what_follows),

@@ -41,6 +41,7 @@ static void test_experiment(void **unused) {
     HARMLESS(dr_experiment_source, "experiment", == NULL, NULL);
     HARMLESS(dr_experiment_cells, "experiment", == 0, NULL);
     HARMLESS(dr_experiment_cell, "experiment", == NULL, NULL, 0);
+    HARMLESS(dr_experiment_turn, "experiment", == -1, NULL, 0);
     HARMLESS(dr_experiment_state, "experiment", == DR_CELL_MISSING, NULL, 0);
     REFUSED(dr_experiment_load, "experiment", NULL, folder);
     REFUSED(dr_experiment_load, "folder", experiment, NULL);

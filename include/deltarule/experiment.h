@@ -24,6 +24,9 @@ typedef struct {
     const char *corpus, *tokenizer; /* instead of the settings' of these names; NULL: those of the file */
     const char *text;               /* UTF-8 file that probes read; NULL: a cell with probes cannot be run */
     const char *tasks;              /* folder of files that models are asked; NULL: a cell that is asked any cannot be run */
+    const char *settings;           /* JSON object of settings that all cells share, instead of the file's; NULL: the file's */
+    const char *only;               /* JSON object of axes, each with a list of values: others are left out; NULL: all stay */
+    bool partial;                   /* judge a comparison by the seeds that all of its runs have, where some are missing */
 } dr_experiment_options;
 
 /* Reads and checks a file. DR_ERROR_FORMAT: it is no experiment; DR_ERROR_ARGUMENT: a setting that cannot be; DR_ERROR_IO.
@@ -35,6 +38,9 @@ DR_API const char *dr_experiment_source(const dr_experiment *experiment); /* pap
 DR_API int dr_experiment_jobs(const dr_experiment *experiment);           /* how many of its runs fit side by side; 0: any */
 DR_API int dr_experiment_cells(const dr_experiment *experiment);          /* 0 of NULL */
 DR_API const char *dr_experiment_cell(const dr_experiment *experiment, int cell); /* its name; NULL if there is none */
+/* The cell whose turn comes at a place, from 0 on: the first seed of every point, then the second of every point, so that a
+ * sweep that is cut has compared all points by some seeds. -1 if there is none. */
+DR_API int dr_experiment_turn(const dr_experiment *experiment, int place);
 
 typedef enum {
     DR_CELL_MISSING, /* no run yet */

@@ -26,6 +26,7 @@ enum { MOST_JOBS = 256, TAIL = 600, MOST_ARGUMENTS = 60, MOST_OUTPUT = 1 << 26 }
 typedef struct {
     pid_t process;
     int cell, output;    /* output: the reading end of its pipe */
+    int gpu;             /* its place among those that runs are spread over */
     int capture;         /* what a follow-up prints; -1: it is a run */
     char what[32];       /* "probe of " */
     double begun;        /* when its cell was */
@@ -39,7 +40,7 @@ typedef struct {
     const cli_cells_options *options;
     job jobs[MOST_JOBS];
     int running, limit;
-    int begun, failed, next; /* next: the cell to look at */
+    int begun, failed, next; /* next: the place of the cell to look at */
     bool told;               /* the runs were told to end */
     int lock;                /* descriptor of the folder's lock */
 } sweep;
@@ -80,12 +81,39 @@ static void make_command(const sweep *self, int cell, const char *const *follow_
     if (strcmp(made->at[1], "train") == 0 || strcmp(made->at[1], "bench") == 0) add(made, "--dtype", self->options->dtype);
 }
 
+/* The GPU with the fewest runs. */
+static int free_gpu(const sweep *self) {
+    int best = 0, fewest = MOST_JOBS + 1;
+    for (int gpu = 0; gpu < self->options->gpus; gpu++) {
+        int runs = 0;
+        for (int i = 0; i < self->running; i++) runs += self->jobs[i].gpu == gpu;
+        if (runs < fewest) best = gpu, fewest = runs;
+    }
+    return best;
+}
+
+/* Lets this process see one GPU: the one of that place in CUDA_VISIBLE_DEVICES, or of that number where it is not set. */
+static void see_gpu(int gpu) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char name[128];
+    for (int i = 0; visible && *visible && i < gpu; i++) {
+        visible += strcspn(visible, ",");
+        visible += *visible == ',';
+    }
+    if (visible)
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(visible, ","), visible);
+    else
+        snprintf(name, sizeof name, "%d", gpu);
+    setenv("CUDA_VISIBLE_DEVICES", name, 1);
+}
+
 /* In the child: becomes the command. */
-static void become(const sweep *self, const arguments *command, int output, int capture, pid_t parent) {
+static void become(const sweep *self, const arguments *command, int output, int capture, int gpu, pid_t parent) {
     fcntl(self->lock, F_SETFD, 0); /* so that the folder is free when all its runs have ended */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it was killed before this call */
     setpgid(0, 0);
+    if (self->options->gpus > 0) see_gpu(gpu);
     if (dup2(capture >= 0 ? capture : output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) _exit(1);
     execv("/proc/self/exe", (char *const *)command->at);
     _exit(127);
@@ -115,8 +143,9 @@ static int begin_command(sweep *self, int cell, double begun) {
         if (capture >= 0) close(capture);
         return cannot_begin();
     }
+    const int gpu = free_gpu(self);
     const pid_t parent = getpid(), child = fork();
-    if (child == 0) become(self, &command, ends[1], capture, parent);
+    if (child == 0) become(self, &command, ends[1], capture, gpu, parent);
     close(ends[1]);
     if (child < 0) {
         close(ends[0]);
@@ -124,7 +153,7 @@ static int begin_command(sweep *self, int cell, double begun) {
         return cannot_begin();
     }
     job *of = &self->jobs[self->running++];
-    *of = (job){.process = child, .cell = cell, .output = ends[0], .capture = capture, .begun = begun};
+    *of = (job){.process = child, .cell = cell, .output = ends[0], .gpu = gpu, .capture = capture, .begun = begun};
     if (trained) snprintf(of->what, sizeof of->what, "%s of the ", command.at[1]);
     return 0;
 }
@@ -245,7 +274,8 @@ static int limit_of(const dr_experiment *experiment, const cli_cells_options *op
     int64_t threads = 1;
     dr_integer_parse(options->threads, &threads);
     long jobs = threads > 0 ? cores / (long)threads : 1;
-    if (said > 0 && said < jobs) jobs = said;
+    const long fit = said * (options->gpus > 1 ? options->gpus : 1);
+    if (said > 0 && fit < jobs) jobs = fit;
     if (options->jobs > 0) jobs = options->jobs;
     return jobs < 1 ? 1 : jobs > MOST_JOBS ? MOST_JOBS : (int)jobs;
 }
@@ -265,8 +295,8 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
     while (status == 0 && (self->running > 0 || may_begin(self))) {
         if (cli_interrupted()) tell_all_to_end(self);
         while (status == 0 && may_begin(self)) {
-            if (dr_experiment_state(experiment, self->next) != DR_CELL_DONE) status = begin(self, self->next);
-            self->next++;
+            const int cell = dr_experiment_turn(experiment, self->next++);
+            if (dr_experiment_state(experiment, cell) != DR_CELL_DONE) status = begin(self, cell);
         }
         if (status == 0 && self->running > 0) status = serve(self);
     }

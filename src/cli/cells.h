@@ -7,6 +7,7 @@
 typedef struct {
     int jobs;                      /* processes at once; 0: as many as the experiment says, at most cores by threads */
     int most;                      /* processes to begin in all; 0: any number */
+    int gpus;                      /* GPUs that runs are spread over, of those that are visible; 0: each run takes the first */
     const char *backend, *threads; /* of each run, and of what follows it */
     const char *dtype;             /* of runs and of benchmarks */
 } cli_cells_options;

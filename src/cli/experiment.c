@@ -29,8 +29,12 @@ enum {
     TOKENIZER,
     TEXT,
     TASKS,
+    SETTINGS,
+    ONLY,
+    PARTIAL,
     BACKEND,
     DTYPE,
+    GPUS,
     THREADS,
     FLAGS
 };
@@ -177,6 +181,7 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
     if (!cli_flag_boolean(&flags[TABLE])) {
         const cli_cells_options options = {.jobs = (int)cli_flag_integer(&flags[JOBS]),
                                            .most = (int)cli_flag_integer(&flags[MOST]),
+                                           .gpus = (int)cli_flag_integer(&flags[GPUS]),
                                            .backend = flags[BACKEND].value,
                                            .dtype = flags[DTYPE].value,
                                            .threads = flags[THREADS].value};
@@ -234,12 +239,35 @@ static const cli_flag table[FLAGS] = {
     [TASKS] = {.setting = {"tasks", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                            "folder of what the models are asked, as tools/make-tasks makes it"},
                .placeholder = "DIR"},
+    [SETTINGS] = {.setting = {"settings", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                              "a JSON object of settings of all runs instead of the file's: '{\"steps\": 500}'"},
+                  .placeholder = "JSON"},
+    [ONLY] = {.setting = {"only", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                          "a JSON object of axes with the values that stay of each: '{\"rule\": [\"gdn\", \"pgdn\"]}'"},
+              .placeholder = "JSON"},
+    [PARTIAL] = {.setting = {"partial", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                             "where runs are missing, judge claims by the seeds that are there, and say how many"}},
     [BACKEND] = CLI_FLAG_BACKEND,
     [DTYPE] = CLI_FLAG_DTYPE,
+    [GPUS] = {.setting = {"gpus", DR_SETTING_INTEGER, "0", 0, 64, NULL, NULL,
+                          "spread the runs over so many of the visible GPUs; 0: all take the first"},
+              .placeholder = "N"},
     [THREADS] = {.setting = {"threads", DR_SETTING_INTEGER, "1", 0, 1024, NULL, NULL,
                              "threads of each run; results do not depend on it"},
                  .placeholder = "N"},
 };
+
+/* CUDA_VISIBLE_DEVICES, where it is set, names as many GPUs as runs are to be spread over. */
+static bool check_gpus(int gpus, int *exit_status) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!visible) return true;
+    int count = *visible != '\0';
+    for (const char *c = visible; *c; c++) count += *c == ',';
+    if (gpus <= count) return true;
+    *exit_status =
+        cli_usage(&cli_experiment, "--gpus is %d, and CUDA_VISIBLE_DEVICES (%s) leaves %d visible", gpus, visible, count);
+    return false;
+}
 
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS];
@@ -252,6 +280,7 @@ static int run(int argc, char **argv) {
     if (cli_flag_boolean(&flags[PICTURE]) && !cli_flag_boolean(&flags[TABLE]))
         return cli_usage(&cli_experiment, "--picture is for --table: a sweep draws its picture at its end");
     if (cli_flag_boolean(&flags[LIST])) return list();
+    if (!check_gpus((int)cli_flag_integer(&flags[GPUS]), &exit_status)) return exit_status;
     if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
     if (!find_file(argv[1], file, &exit_status)) return exit_status;
     const dr_experiment_options options = {.small = cli_flag_boolean(&flags[SMALL]),
@@ -259,7 +288,10 @@ static int run(int argc, char **argv) {
                                            .corpus = flags[CORPUS].value,
                                            .tokenizer = flags[TOKENIZER].value,
                                            .text = flags[TEXT].value,
-                                           .tasks = flags[TASKS].value};
+                                           .tasks = flags[TASKS].value,
+                                           .settings = flags[SETTINGS].value,
+                                           .only = flags[ONLY].value,
+                                           .partial = cli_flag_boolean(&flags[PARTIAL])};
     dr_experiment *experiment = NULL;
     dr_status status = dr_experiment_open(file, &options, &experiment);
     if (status != DR_OK) return cli_failure(&cli_experiment, status);

@@ -28,6 +28,38 @@ for name in table.txt table.csv cells.jsonl picture.gp; do [ -s "whole/$name" ] 
 diff table whole/table.txt || fail 'table.txt is another table'
 [ "$(wc -l <whole/cells.jsonl)" -eq 9 ] || fail 'cells.jsonl does not have eight cells and a claim'
 ! command -v gnuplot >/dev/null || [ -s whole/picture.png ] || fail 'no picture'
+# the first seed of every point goes before the second of any; judged by it where that is asked for
+expect 0 'gdn   0.01           1/2' "$deltarule" experiment tiny.json --out part --most 4
+grep -q 'not run: kda is better' stdout || fail 'a claim is judged by one of its seeds'
+expect 0 ', by 1 of 2 seeds' "$deltarule" experiment tiny.json --out part --table --partial
+grep -q 'kda is better (held_out_loss); so far 1 of 1 comparisons, by 1 or more of 2 seeds' stdout || fail 'a part counts as the whole'
+expect 0 'kda   0.01           0/1' "$deltarule" experiment tiny.json --out seventeen --table --seeds 1 --settings '{"steps": 17}'
+expect 0 'kda   0.01           1/1' "$deltarule" experiment tiny.json --out seventeen --seeds 1 --settings '{"steps": 17}' \
+    --only '{"rule": ["kda"], "learning_rate": ["0.01"]}'
+[ "$(tail -n 1 seventeen/rule=kda,learning_rate=0.01,seed=1/metrics.csv | cut -d, -f1)" -eq 17 ] || fail 'the run has other steps'
+expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
+expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
+
+# each of two runs sees a GPU of its own
+sed 's/"steps": 60/"steps": 4000/' tiny.json >long.json
+CUDA_VISIBLE_DEVICES=7,GPU-5 "$deltarule" experiment long.json --out gpus --jobs 2 --gpus 2 >/dev/null 2>&1 &
+process=$!
+tries=0
+seen() {
+    read -r children <"/proc/$process/task/$process/children" || true
+    for child in $children; do
+        tr '\0' '\n' <"/proc/$child/environ" | grep '^CUDA_VISIBLE_DEVICES='
+    done 2>/dev/null | sort | tr '\n' ' '
+}
+while [ "$(seen)" != 'CUDA_VISIBLE_DEVICES=7 CUDA_VISIBLE_DEVICES=GPU-5 ' ] && [ $tries -lt 200 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+kill -9 $process
+wait $process 2>/dev/null || true
+[ $tries -lt 200 ] || fail 'the runs are not spread over the GPUs'
+expect 2 'CUDA_VISIBLE_DEVICES (3) leaves 1 visible' env CUDA_VISIBLE_DEVICES=3 "$deltarule" experiment long.json --out gpus --gpus 2
+
 before=$(find whole -name metrics.csv -exec cksum {} + | sort)
 expect 0 '2/2' "$deltarule" experiment tiny.json --out whole
 [ "$before" = "$(find whole -name metrics.csv -exec cksum {} + | sort)" ] || fail 'what was done was run again'

@@ -6,7 +6,10 @@
  * median if only the median does.
  *
  * A bound is for the measure of each value named, for its excess over another measure of the same runs ("than"), or for the
- * quotient of the measure at two values, seed by seed ("ratio"). */
+ * quotient of the measure at two values, seed by seed ("ratio").
+ *
+ * A comparison needs every seed of every run that it looks at. Of a partial experiment it takes the seeds that all of them
+ * have, and a comparison that has none of them leaves the verdict to the others. */
 #include "base/error.h"
 #include "base/json.h"
 #include "base/number.h"
@@ -121,14 +124,53 @@ static bool leads_group(const judge *self, int row) {
     return true;
 }
 
-/* The row of a group with this value on the claim's axis whose median is best; -1 unless all such rows are done. */
-static int best_row(const judge *self, int group, int value) {
+static bool row_is_of(const judge *self, int row, int group, int value) {
+    return same_group(self, row, group) && dr_row_value(self->experiment, row, self->claim->axis) == value;
+}
+
+/* Takes away the seeds of which a row lacks a measure. */
+static void keep_measured(const dr_experiment *experiment, int row, const char *measure, bool *kept) {
+    double values[DR_MOST_SEEDS];
+    int seed[DR_MOST_SEEDS];
+    const int count = dr_row_values(experiment, row, measure, values, seed);
+    for (int s = 0, found = 0; s < experiment->seeds; s++) {
+        const bool has = found < count && seed[found] == s;
+        found += has;
+        kept[s] = kept[s] && has;
+    }
+}
+
+/* The seeds by which a group's runs at these values of the claim's axis are compared; returns how many, 0: it is not judged. */
+static int seeds_of(const judge *self, int group, const int *value, int values, bool kept[DR_MOST_SEEDS]) {
+    const dr_experiment *experiment = self->experiment;
+    int count = 0;
+    for (int s = 0; s < experiment->seeds; s++) kept[s] = true;
+    for (int row = 0; row < experiment->rows; row++)
+        for (int v = 0; v < values; v++) {
+            if (!row_is_of(self, row, group, value[v])) continue;
+            keep_measured(experiment, row, self->claim->measure, kept);
+            if (self->claim->than) keep_measured(experiment, row, self->claim->than, kept);
+        }
+    for (int s = 0; s < experiment->seeds; s++) count += kept[s];
+    return count == experiment->seeds || experiment->partial ? count : 0;
+}
+
+/* A row's values of a measure at the seeds that are kept, in their order. */
+static void figures_of(const dr_experiment *experiment, int row, const char *measure, const bool *kept, double *figures) {
+    double values[DR_MOST_SEEDS];
+    int seed[DR_MOST_SEEDS], used = 0;
+    const int count = dr_row_values(experiment, row, measure, values, seed);
+    for (int i = 0; i < count; i++)
+        if (kept[seed[i]]) figures[used++] = values[i];
+}
+
+/* The row of a group with this value on the claim's axis whose median over the seeds that are kept is best. */
+static int best_row(const judge *self, int group, int value, const bool *kept, int count) {
     int best = -1;
     double best_median = 0, values[DR_MOST_SEEDS];
     for (int row = 0; row < self->experiment->rows; row++) {
-        if (!same_group(self, row, group) || dr_row_value(self->experiment, row, self->claim->axis) != value) continue;
-        int count = dr_row_values(self->experiment, row, self->claim->measure, values, NULL);
-        if (count < self->experiment->seeds) return -1;
+        if (!row_is_of(self, row, group, value)) continue;
+        figures_of(self->experiment, row, self->claim->measure, kept, values);
         const double median = dr_spread_of(values, count).median;
         if (best < 0 || (self->claim->lower ? median < best_median : median > best_median)) best = row, best_median = median;
     }
@@ -149,36 +191,45 @@ static dr_verdict verdict_of(const dr_spread *spread) {
     return spread->low > 0 ? DR_CLAIM_HOLDS : spread->median > 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
 }
 
-/* Tells one comparison: `margin` is how far it is on the right side. */
+/* Tells one comparison: the figures, their interval, and of how many seeds where some are missing. */
 static void tell(const judge *self, int group, const char *what, const dr_spread *shown, dr_verdict verdict) {
     enum { LINE = 2048 };
-    char text[LINE];
+    char text[LINE], seeds[64] = "";
     int used = describe_group(self, group, text, sizeof text);
-    dr_format(text + used, sizeof text - (size_t)used, "%s: %.4g [%.4g, %.4g], %s", what, shown->median, shown->low,
-              shown->high, dr_verdict_name(verdict));
+    if (shown->count < self->experiment->seeds)
+        snprintf(seeds, sizeof seeds, ", by %d of %d seeds", shown->count, self->experiment->seeds);
+    dr_format(text + used, sizeof text - (size_t)used, "%s: %.4g [%.4g, %.4g], %s%s", what, shown->median, shown->low,
+              shown->high, dr_verdict_name(verdict), seeds);
     self->line(self->context, text);
 }
 
+/* What a comparison came to. */
+typedef struct {
+    dr_verdict verdict;
+    int seeds; /* it was judged by */
+} comparison;
+
 /* Differences of two values of the axis in one group, the better one's figure first. */
-static dr_verdict compare(const judge *self, int group, int better, int worse) {
+static comparison compare(const judge *self, int group, int better, int worse) {
     const dr_experiment *experiment = self->experiment;
     const dr_axis *axis = &experiment->axis[self->claim->axis];
-    const int one = best_row(self, group, better), other = best_row(self, group, worse);
-    if (one < 0 || other < 0) return DR_CLAIM_NOT_RUN;
+    bool kept[DR_MOST_SEEDS];
     double of_one[DR_MOST_SEEDS], of_other[DR_MOST_SEEDS];
-    int count = dr_row_values(experiment, one, self->claim->measure, of_one, NULL);
-    dr_row_values(experiment, other, self->claim->measure, of_other, NULL);
+    const int count = seeds_of(self, group, (int[]){better, worse}, 2, kept);
+    if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
+    figures_of(experiment, best_row(self, group, better, kept, count), self->claim->measure, kept, of_one);
+    figures_of(experiment, best_row(self, group, worse, kept, count), self->claim->measure, kept, of_other);
     double sign = self->claim->lower ? -1 : 1;
     for (int s = 0; s < count; s++) of_one[s] = sign * (of_one[s] - of_other[s]);
     dr_spread spread = dr_spread_of(of_one, count);
     char what[4 * DR_LABEL_SIZE];
     snprintf(what, sizeof what, "%s better than %s by", axis->value[better].label, axis->value[worse].label);
     tell(self, group, what, &spread, verdict_of(&spread));
-    return verdict_of(&spread);
+    return (comparison){verdict_of(&spread), count};
 }
 
 /* Holds figures of the seeds, which are reordered, to the claim's bound. */
-static dr_verdict hold(const judge *self, int group, const char *what, double *figures, int count) {
+static comparison hold(const judge *self, int group, const char *what, double *figures, int count) {
     double margins[DR_MOST_SEEDS];
     char text[4 * DR_LABEL_SIZE];
     const double sign = self->claim->at_least ? 1 : -1, bound = self->claim->bound;
@@ -188,31 +239,34 @@ static dr_verdict hold(const judge *self, int group, const char *what, double *f
     dr_verdict verdict = margin.low >= 0 ? DR_CLAIM_HOLDS : margin.median >= 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
     dr_format(text, sizeof text, "%s, %s %.4g", what, self->claim->at_least ? "at least" : "at most", bound);
     tell(self, group, text, &shown, verdict);
-    return verdict;
+    return (comparison){verdict, count};
 }
 
 /* The measure of one value, or its excess over another measure of the same runs. */
-static dr_verdict hold_to_bound(const judge *self, int group, int value) {
-    const int row = best_row(self, group, value);
+static comparison hold_to_bound(const judge *self, int group, int value) {
+    bool kept[DR_MOST_SEEDS];
     double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
-    if (row < 0) return DR_CLAIM_NOT_RUN;
-    int count = dr_row_values(self->experiment, row, self->claim->measure, figures, NULL);
+    const int count = seeds_of(self, group, &value, 1, kept);
+    if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
+    const int row = best_row(self, group, value, kept, count);
+    figures_of(self->experiment, row, self->claim->measure, kept, figures);
     if (self->claim->than) {
-        if (dr_row_values(self->experiment, row, self->claim->than, others, NULL) < count) return DR_CLAIM_NOT_RUN;
+        figures_of(self->experiment, row, self->claim->than, kept, others);
         for (int s = 0; s < count; s++) figures[s] -= others[s];
     }
     return hold(self, group, self->experiment->axis[self->claim->axis].value[value].label, figures, count);
 }
 
 /* The measure of one value over that of another, seed by seed. */
-static dr_verdict hold_ratio(const judge *self, int group, int over, int under) {
+static comparison hold_ratio(const judge *self, int group, int over, int under) {
     const dr_axis *axis = &self->experiment->axis[self->claim->axis];
-    const int one = best_row(self, group, over), other = best_row(self, group, under);
+    bool kept[DR_MOST_SEEDS];
     double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
     char what[3 * DR_LABEL_SIZE];
-    if (one < 0 || other < 0) return DR_CLAIM_NOT_RUN;
-    int count = dr_row_values(self->experiment, one, self->claim->measure, figures, NULL);
-    dr_row_values(self->experiment, other, self->claim->measure, others, NULL);
+    const int count = seeds_of(self, group, (int[]){over, under}, 2, kept);
+    if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
+    figures_of(self->experiment, best_row(self, group, over, kept, count), self->claim->measure, kept, figures);
+    figures_of(self->experiment, best_row(self, group, under, kept, count), self->claim->measure, kept, others);
     for (int s = 0; s < count; s++) figures[s] /= others[s];
     snprintf(what, sizeof what, "%s over %s", axis->value[over].label, axis->value[under].label);
     return hold(self, group, what, figures, count);
@@ -224,21 +278,29 @@ static dr_verdict worse_of(dr_verdict one, dr_verdict other) {
     return badness[one] > badness[other] ? one : other;
 }
 
-dr_verdict dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim, void (*line)(void *context, const char *text),
-                          void *context) {
+static void add(dr_judgement *judgement, comparison found, bool partial) {
+    judgement->comparisons++;
+    if (found.seeds == 0 && partial) return; /* it leaves the verdict to the others */
+    judgement->verdict = worse_of(judgement->verdict, found.verdict);
+    if (found.seeds == 0) return;
+    if (judgement->judged++ == 0 || found.seeds < judgement->least_seeds) judgement->least_seeds = found.seeds;
+}
+
+dr_judgement dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim,
+                            void (*line)(void *context, const char *text), void *context) {
     const judge self = {experiment, claim, line, context};
-    dr_verdict verdict = DR_CLAIM_HOLDS;
-    bool any = false;
+    dr_judgement judgement = {.verdict = DR_CLAIM_HOLDS};
     for (int row = 0; row < experiment->rows; row++) {
         if (!leads_group(&self, row)) continue;
         for (int i = claim->bounded && !claim->ratio ? 0 : 1; i < claim->count; i++) {
             const int value = claim->value[i], before = i > 0 ? claim->value[i - 1] : value;
-            dr_verdict found = claim->ratio     ? hold_ratio(&self, row, before, value)
-                               : claim->bounded ? hold_to_bound(&self, row, value)
-                                                : compare(&self, row, before, value);
-            verdict = worse_of(verdict, found);
-            any = true;
+            add(&judgement,
+                claim->ratio     ? hold_ratio(&self, row, before, value)
+                : claim->bounded ? hold_to_bound(&self, row, value)
+                                 : compare(&self, row, before, value),
+                experiment->partial);
         }
     }
-    return any ? verdict : DR_CLAIM_NOT_RUN;
+    if (judgement.comparisons == 0 || (experiment->partial && judgement.judged == 0)) judgement.verdict = DR_CLAIM_NOT_RUN;
+    return judgement;
 }

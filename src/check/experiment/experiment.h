@@ -43,6 +43,7 @@ struct dr_experiment {
     json_t *command; /* list of strings, the last command that was told, and where they are */
     const char *argument[DR_MOST_ARGUMENTS];
     int axes, seeds, rows;
+    bool partial; /* comparisons are judged by the seeds that all their runs have */
     dr_axis axis[DR_MOST_AXES];
     dr_cell *cell; /* [rows * seeds] */
 };
@@ -97,11 +98,18 @@ typedef struct {
 
 typedef enum { DR_CLAIM_NOT_RUN, DR_CLAIM_HOLDS, DR_CLAIM_IN_MEDIAN, DR_CLAIM_FAILS } dr_verdict;
 
+typedef struct {
+    dr_verdict verdict;
+    int comparisons, judged; /* how many there are, and how many have runs to be judged by */
+    int least_seeds;         /* the fewest seeds that one of them was judged by; 0: none was */
+} dr_judgement;
+
 /* From an object of the file's list. DR_ERROR_FORMAT with what is wrong. */
 dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, dr_claim *claim);
 const char *dr_verdict_name(dr_verdict verdict);
-/* Judges a claim; `line` is told of each comparison. */
-dr_verdict dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim, void (*line)(void *context, const char *text),
-                          void *context);
+/* Judges a claim; `line` is told of each comparison. Of a partial experiment the verdict is of the comparisons that were
+ * judged. */
+dr_judgement dr_claim_judge(const dr_experiment *experiment, const dr_claim *claim,
+                            void (*line)(void *context, const char *text), void *context);
 
 #endif

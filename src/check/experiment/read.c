@@ -126,7 +126,46 @@ static dr_status add_axis(dr_experiment *experiment, const char *name, const jso
     return DR_OK;
 }
 
-static dr_status read_axes(dr_experiment *experiment, const json_t *small) {
+/* Leaves out the values that a list of labels does not name. */
+static dr_status keep_values(dr_axis *axis, const json_t *labels) {
+    bool kept[DR_MOST_VALUES] = {false};
+    if (json_array_size(labels) == 0)
+        return dr_fail(DR_ERROR_ARGUMENT, "%s must be a list of values of that axis, such as [\"%s\"]", axis->name,
+                       axis->value[0].label);
+    for (size_t i = 0; i < json_array_size(labels); i++) {
+        char *label = dr_experiment_text(json_array_get(labels, i));
+        const int value = label ? dr_label_find(axis, label) : -1;
+        dr_status status = value >= 0 ? DR_OK
+                                      : dr_fail(DR_ERROR_ARGUMENT, "axis %s has no value \"%.80s\"; its first is \"%s\"",
+                                                axis->name, label ? label : "", axis->value[0].label);
+        free(label);
+        if (status != DR_OK) return status;
+        kept[value] = true;
+    }
+    int count = 0;
+    for (int v = 0; v < axis->count; v++) {
+        if (kept[v])
+            axis->value[count++] = axis->value[v];
+        else
+            json_decref(axis->value[v].settings);
+    }
+    axis->count = count;
+    return DR_OK;
+}
+
+static dr_status keep_axes(dr_experiment *experiment, const json_t *only) {
+    const char *name;
+    json_t *labels;
+    json_object_foreach((json_t *)only, name, labels) {
+        const int axis = dr_axis_find(experiment, name);
+        dr_status status = axis >= 0 ? keep_values(&experiment->axis[axis], labels)
+                                     : dr_fail(DR_ERROR_ARGUMENT, "\"%s\" is no axis of the grid", name);
+        if (status != DR_OK) return dr_fail_in(status, "only");
+    }
+    return DR_OK;
+}
+
+static dr_status read_axes(dr_experiment *experiment, const json_t *small, const json_t *only) {
     const json_t *grid, *of_small = NULL;
     DR_TRY(object_at(experiment->file, "grid", &grid));
     if (small) DR_TRY(object_at(small, "grid", &of_small));
@@ -141,6 +180,7 @@ static dr_status read_axes(dr_experiment *experiment, const json_t *small) {
         dr_status status = add_axis(experiment, name, instead ? instead : values);
         if (status != DR_OK) return dr_fail_in(status, "grid: %s", name);
     }
+    DR_TRY(keep_axes(experiment, only));
     int rows = 1;
     for (int a = experiment->axes - 1; a >= 0; a--) {
         experiment->axis[a].stride = rows;
@@ -262,14 +302,29 @@ static dr_status make_cells(dr_experiment *experiment, const json_t *base) {
     return check_names(experiment);
 }
 
+/* A setting of the caller that an axis sets too would be passed over in silence. */
+static dr_status check_given(const dr_experiment *experiment, const json_t *given) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)given, name, value) {
+        for (int a = 0; a < experiment->axes; a++)
+            for (int v = 0; v < experiment->axis[a].count; v++)
+                if (json_object_get(experiment->axis[a].value[v].settings, name))
+                    return dr_fail(DR_ERROR_ARGUMENT, "settings: axis %s sets %s: choose among its values with only",
+                                   experiment->axis[a].name, name);
+    }
+    return DR_OK;
+}
+
 /* The settings that all cells share; the caller's go before the file's. *base is the caller's to release. */
 static dr_status read_base(const dr_experiment *experiment, const json_t *small, const dr_experiment_options *options,
-                           json_t **base) {
+                           const json_t *given, json_t **base) {
     const json_t *settings, *of_small = NULL;
     DR_TRY(object_at(experiment->file, "settings", &settings));
     if (small) DR_TRY(object_at(small, "settings", &of_small));
     *base = settings ? json_copy((json_t *)settings) : json_object();
-    int failed = !*base || (of_small && json_object_update(*base, (json_t *)of_small));
+    int failed = !*base || (of_small && json_object_update(*base, (json_t *)of_small)) ||
+                 (given && json_object_update(*base, (json_t *)given));
     if (!failed && options->corpus) failed = json_object_set_new(*base, "corpus", json_string(options->corpus));
     if (!failed && options->tokenizer) failed = json_object_set_new(*base, "tokenizer", json_string(options->tokenizer));
     return failed ? no_memory() : DR_OK;
@@ -307,9 +362,30 @@ static dr_status check_claims(const dr_experiment *experiment) {
     return DR_OK;
 }
 
+/* An option that is the text of a JSON object; *object is the caller's to release, NULL where there is no text. */
+static dr_status parse_option(const char *text, const char *name, json_t **object) {
+    *object = NULL;
+    if (!text) return DR_OK;
+    const dr_status status = dr_json_parse(text, strlen(text), name, object);
+    return status == DR_ERROR_FORMAT ? DR_ERROR_ARGUMENT : status;
+}
+
+/* Axes and cells. only, given: of the options. */
+static dr_status read_grid(dr_experiment *experiment, const json_t *small, const dr_experiment_options *options,
+                           const json_t *only, const json_t *given) {
+    json_t *base = NULL;
+    DR_TRY(read_axes(experiment, small, only));
+    DR_TRY(read_best(experiment));
+    DR_TRY(check_given(experiment, given));
+    dr_status status = read_base(experiment, small, options, given, &base);
+    if (status == DR_OK) status = make_cells(experiment, base);
+    json_decref(base);
+    return status;
+}
+
 static dr_status read_file(dr_experiment *experiment, const dr_experiment_options *options) {
     const json_t *small = NULL;
-    json_t *base = NULL;
+    json_t *only = NULL, *given = NULL;
     int64_t seeds = 3;
     DR_TRY(dr_json_known(experiment->file, keys));
     DR_TRY(check_texts(experiment));
@@ -329,11 +405,12 @@ static dr_status read_file(dr_experiment *experiment, const dr_experiment_option
     if (!experiment->places || (options->text && json_object_set_new(experiment->places, "text", json_string(options->text))) ||
         (options->tasks && json_object_set_new(experiment->places, "tasks", json_string(options->tasks))))
         return no_memory();
-    DR_TRY(read_axes(experiment, small));
-    DR_TRY(read_best(experiment));
-    dr_status status = read_base(experiment, small, options, &base);
-    if (status == DR_OK) status = make_cells(experiment, base);
-    json_decref(base);
+    experiment->partial = options->partial;
+    dr_status status = parse_option(options->only, "only", &only);
+    if (status == DR_OK) status = parse_option(options->settings, "settings", &given);
+    if (status == DR_OK) status = read_grid(experiment, small, options, only, given);
+    json_decref(only);
+    json_decref(given);
     return status == DR_OK ? check_claims(experiment) : status;
 }
 
@@ -392,4 +469,9 @@ int dr_experiment_cells(const dr_experiment *experiment) {
 
 const char *dr_experiment_cell(const dr_experiment *experiment, int cell) {
     return cell >= 0 && cell < dr_experiment_cells(experiment) ? experiment->cell[cell].name : NULL;
+}
+
+int dr_experiment_turn(const dr_experiment *experiment, int place) {
+    if (!dr_experiment_cell(experiment, place)) return -1;
+    return place % experiment->rows * experiment->seeds + place / experiment->rows;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 4096, MEASURE_WIDTH = 32 };
+enum { LINE = 4096, MEASURE_WIDTH = 32, PANELS_A_LINE = 4 };
 
 typedef struct {
     const dr_experiment *experiment;
@@ -122,9 +122,13 @@ static dr_status table_claims(const reporter *self) {
         dr_claim claim;
         char text[LINE];
         DR_TRY(dr_claim_read(self->experiment, json_array_get(claims, i), &claim));
-        dr_verdict verdict = dr_claim_judge(self->experiment, &claim, nobody, NULL);
+        const dr_judgement judgement = dr_claim_judge(self->experiment, &claim, nobody, NULL);
         self->line(self->context, "");
-        snprintf(text, sizeof text, "%s: %s (%s)", dr_verdict_name(verdict), claim.text, claim.measure);
+        int used = snprintf(text, sizeof text, "%s: %s (%s)", dr_verdict_name(judgement.verdict), claim.text, claim.measure);
+        if (judgement.judged > 0 &&
+            (judgement.judged < judgement.comparisons || judgement.least_seeds < self->experiment->seeds))
+            snprintf(text + used, sizeof text - (size_t)used, "; so far %d of %d comparisons, by %d or more of %d seeds",
+                     judgement.judged, judgement.comparisons, judgement.least_seeds, self->experiment->seeds);
         self->line(self->context, text);
         dr_claim_judge(self->experiment, &claim, self->line, self->context);
     }
@@ -223,13 +227,14 @@ static dr_status report_json(const reporter *self) {
     for (size_t i = 0; i < json_array_size(claims); i++) {
         dr_claim claim;
         DR_TRY(dr_claim_read(experiment, json_array_get(claims, i), &claim));
-        dr_verdict verdict = dr_claim_judge(experiment, &claim, nobody, NULL);
+        const dr_judgement judgement = dr_claim_judge(experiment, &claim, nobody, NULL);
         static const char *const names[] = {[DR_CLAIM_NOT_RUN] = "not_run",
                                             [DR_CLAIM_HOLDS] = "holds",
                                             [DR_CLAIM_IN_MEDIAN] = "in_median",
                                             [DR_CLAIM_FAILS] = "fails"};
-        DR_TRY(json_line(
-            self, json_pack("{s:s, s:s, s:s}", "claim", claim.text, "measure", claim.measure, "verdict", names[verdict])));
+        DR_TRY(json_line(self, json_pack("{s:s, s:s, s:s, s:i, s:i, s:i}", "claim", claim.text, "measure", claim.measure,
+                                         "verdict", names[judgement.verdict], "comparisons", judgement.comparisons, "judged",
+                                         judgement.judged, "least_seeds", judgement.least_seeds)));
     }
     return DR_OK;
 }
@@ -329,11 +334,12 @@ static dr_status report_plot(const reporter *self) {
     }
     self->line(self->context, "set encoding utf8");
     const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
-    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 240 + 420 * (panels + (curves ? 2 : 0)),
-             120 + 18 * rows);
+    const int all = panels + (curves != NULL), across = all < PANELS_A_LINE ? all : PANELS_A_LINE;
+    const int down = (all + across - 1) / across;
+    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 120 + 450 * across, down * (120 + 18 * rows));
     self->line(self->context, text);
     self->line(self->context, "set output 'picture.png'");
-    int used = snprintf(text, sizeof text, "set multiplot layout 1,%d title ", panels + (curves != NULL));
+    int used = snprintf(text, sizeof text, "set multiplot layout %d,%d title ", down, across);
     quote(text, used, dr_experiment_title(experiment));
     self->line(self->context, text);
     snprintf(text, sizeof text, "set grid\nset key off\nset yrange [%d.5:-0.5]", experiment->rows - 1);

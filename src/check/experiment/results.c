@@ -37,9 +37,9 @@ static bool is_there(const char *path) {
 
 /* ---- settings of a run that is there -------------------------------------------------------------------------------- */
 
-/* These may differ between a cell and its run: what they change is no result. */
+/* These may differ between a cell and its run: they change no result, or say where text is, which may have been moved. */
 static bool is_free(const char *name) {
-    static const char *const names[] = {"threads", "save_every", "corpus", NULL};
+    static const char *const names[] = {"threads", "save_every", "corpus", "tokenizer", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
