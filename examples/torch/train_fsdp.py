@@ -5,7 +5,9 @@
 --parallel says how: `fsdp` shards the parameters of every layer (FSDP2), `ddp` keeps whole copies, `heads` divides the heads of every
 mixer and the width of every feed-forward (tensor parallelism). Parameters, their gradients and the optimizer are float32; with --dtype
 bfloat16 products and vectors are computed in bfloat16 under autocast, while A_log, dt_bias, norms and what becomes a gate or a decay
-stay float32. Each layer is checkpointed selectively: the recurrence's outputs are kept, the rest is computed again.
+stay float32. Each layer is checkpointed selectively: the recurrence's outputs are kept, the rest is computed again. On GPUs each layer
+of ours is compiled by torch.compile, which makes few kernels of all that stands between products; layers of flash-linear-attention have
+kernels of their own for that. Losses stay on the device until they are told, every --log-every steps: nothing else waits for a GPU.
 
 A run goes on where its folder ends, on more or fewer processes too: checkpoints are those of torch.distributed.checkpoint. Batches
 depend on the step alone, so losses do not depend on the number of processes. --rule takes a JSON object for a composed rule, and
@@ -46,19 +48,24 @@ def options(arguments):
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--classes", choices=("deltarule", "fla"), default="deltarule", help="whose layers are trained")
     parser.add_argument("--checkpoint", choices=("selective", "none"), default="selective", help="whether layers are computed again")
-    parser.add_argument("--compile", action="store_true", help="each layer by torch.compile, which fuses what stands around products")
-    for name, value in (("layers", 2), ("hidden", 64), ("heads", 2), ("batch", 8), ("seq-len", 128), ("steps", 100)):
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None,
+                        help="each layer by torch.compile; by default ours on GPUs, but for --parallel heads")
+    for name, value in (("layers", 2), ("hidden", 64), ("heads", 2), ("vocabulary", 257), ("batch", 8), ("seq-len", 128), ("steps", 100)):
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
+    parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="the loss and the speed since the last line (default 10)")
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="and at the end (default 50); 0: never")
     parser.add_argument("--lr", type=float, default=3e-3, help="default 3e-3")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if asked.vocabulary < 256 or asked.log_every < 1:
+        parser.error("--vocabulary must be 256 or more, which bytes need, and --log-every 1 or more")
+    return asked
 
 
 def built(asked, device):
     """The model with its first values, which are the same on every process, and its configuration."""
     torch.manual_seed(1)
     rule = json.loads(asked.rule) if asked.rule.startswith("{") else asked.rule
-    config = DeltaruleConfig(rule=rule, vocabulary=257, hidden=asked.hidden, heads=asked.heads, layers=asked.layers, use_cache=False)
+    config = DeltaruleConfig(rule=rule, vocabulary=asked.vocabulary, hidden=asked.hidden, heads=asked.heads, layers=asked.layers, use_cache=False)
     with torch.device(device):  # where first values are drawn
         model = DeltaruleForCausalLM(config)
         if asked.classes == "fla":
@@ -98,7 +105,8 @@ def distributed(model, config, asked, mesh):
         model = divided(model, config, mesh)
     if asked.checkpoint == "selective":
         model = checkpointed(model)
-    if asked.compile:
+    ours_on_gpus = mesh.device_type == "cuda" and asked.classes == "deltarule" and asked.parallel != "heads"
+    if ours_on_gpus if asked.compile is None else asked.compile:
         for layer in model.model.layers:
             layer.compile()
     if asked.parallel == "ddp":
@@ -116,7 +124,8 @@ def optimizer_of(model, lr):
     kinds = {True: [], False: []}
     for one in model.parameters():
         kinds[isinstance(one, DTensor)].append(one)
-    return torch.optim.AdamW([{"params": some} for some in kinds.values() if some], lr, weight_decay=0.0)
+    fused = next(model.parameters()).is_cuda  # one kernel for many parameters, which reads and writes each value once
+    return torch.optim.AdamW([{"params": some} for some in kinds.values() if some], lr, weight_decay=0.0, fused=fused)
 
 
 def batch_at(data, step, asked, rank, world):
@@ -140,9 +149,56 @@ def save(state, out):
         shutil.rmtree(before)
 
 
+def resumed(model, optimizer, out):
+    """The number of steps behind the newest checkpoint of a folder, which is loaded; 0 without one."""
+    before = newest(out)
+    if before is None:
+        return 0
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 0}
+    dcp.load(state, checkpoint_id=before)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return state["step"]
+
+
+def means(losses, world):
+    """The losses of some steps, each the mean over all processes; waits for these steps."""
+    mean = torch.stack(losses)
+    dist.all_reduce(mean)
+    return (mean / world).tolist()
+
+
+def train(model, optimizer, data, asked, device, readers):
+    """The losses of the steps that are left."""
+    rank, world, losses, untold = dist.get_rank() % readers, dist.get_world_size(), [], []
+    first, begin = resumed(model, optimizer, asked.out), time.perf_counter()
+    for step in range(first, asked.steps):
+        ids = batch_at(data, step, asked, rank, readers)
+        ids = ids.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else ids
+        with torch.autocast(device.type, torch.bfloat16, enabled=asked.dtype == "bfloat16"):
+            loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        untold.append(loss.detach())
+        last = step + 1 == asked.steps
+        if last or (step + 1) % asked.log_every == 0:
+            count = len(untold)
+            losses += means(untold, world)
+            untold, seconds = [], time.perf_counter() - begin
+            if dist.get_rank() == 0:
+                speed = count * asked.batch * asked.seq_len / seconds
+                print(json.dumps({"step": step + 1, "loss": losses[-1], "tokens_per_second": round(speed)}), flush=True)
+            begin = time.perf_counter()
+        if asked.save_every and (last or (step + 1) % asked.save_every == 0):
+            weights, moments = get_state_dict(model, optimizer)
+            save({"model": weights, "optimizer": moments, "step": step + 1}, asked.out)
+    return losses
+
+
 def main(arguments=None):
     """The losses of this call's steps."""
-    asked, losses = options(arguments), []
+    asked = options(arguments)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -152,37 +208,12 @@ def main(arguments=None):
         raise SystemExit(f"{asked.corpus} has {len(data)} bytes: a sequence of {asked.seq_len} needs more")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     world = dist.get_world_size()
-    # whoever shares the heads of a model reads the same batch
-    rank, readers = (0, 1) if asked.parallel == "heads" else (dist.get_rank(), world)
+    readers = 1 if asked.parallel == "heads" else world  # whoever shares the heads of a model reads the same batch
     if asked.batch % readers:
         raise SystemExit(f"a batch of {asked.batch} sequences cannot be divided by {readers} processes")
     model, config = built(asked, device)
     model = distributed(model, config, asked, init_device_mesh(device.type, (world,)))
-    optimizer = optimizer_of(model, asked.lr)
-    first, before = 0, newest(asked.out)
-    if before is not None:
-        weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments, "step": 0}
-        dcp.load(state, checkpoint_id=before)
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        first = state["step"]
-    for step in range(first, asked.steps):
-        begin = time.perf_counter()
-        ids = batch_at(data, step, asked, rank, readers).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=asked.dtype == "bfloat16"):
-            loss = model(input_ids=ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        losses.append(mean.item() / world)  # which waits for the step
-        if dist.get_rank() == 0:
-            speed = asked.batch * asked.seq_len / (time.perf_counter() - begin)
-            print(json.dumps({"step": step + 1, "loss": losses[-1], "tokens_per_second": round(speed)}), flush=True)
-        if asked.save_every and ((step + 1) % asked.save_every == 0 or step + 1 == asked.steps):
-            weights, moments = get_state_dict(model, optimizer)
-            save({"model": weights, "optimizer": moments, "step": step + 1}, asked.out)
+    losses = train(model, optimizer_of(model, asked.lr), data, asked, device, readers)
     dist.destroy_process_group()
     return losses
 

@@ -2,7 +2,8 @@
 """Runs flash-linear-attention's own tests against deltarule's operators of the same names.
 
     run_fla_tests.py CLONE [--package deltarule.fla] [--path DIR] [--files gdn,kda,...] [--fla installed|clone] [--device auto|cpu|cuda]
-                     [--reference auto|naive|fla] [--limit N] [--timeout S] [-k EXPR] [--json FILE] [--keep] [--list]
+                     [--reference auto|naive|fla] [--limit N] [--timeout S] [--within S] [--jobs N] [--parts N] [--first-configuration]
+                     [-k EXPR] [--json FILE] [--keep] [--list]
 
 CLONE: a git directory (bare or not) or a checkout of flash-linear-attention's repository, whose packages hold no tests; only its
 tests/ is used, and its fla/ with --fla clone. --package: the importable module with FLA's function names (found on --path or in the environment).
@@ -17,10 +18,14 @@ Layers and models (tests/layers, tests/models) need FLA's Triton convolutions an
 in every loaded fla module. Tests of FLA's internals (gates, WY, index helpers, other backends) are counted as `internal`; tests whose
 arguments are larger than --limit elements of B T HV K V as `large` (on CPU the plain loops keep every state for autograd).
 A test in which ours refuses an argument that no rule has, or a rule that backend cuda has not (NotImplementedError), is counted as
-`refused`.
+`refused`. The last lines count what was refused and skipped by its reason, and internal tests by their names.
+On a GPU most of the time goes into the compilation of FLA's kernels: --jobs runs several processes on it, --parts divides each file's
+tests between so many of them, and --first-configuration takes the first of each kernel's configurations that runs, unmeasured.
 Also told: the worst ratio of an error to its tolerance (FLA's assert_close) in a file. FLA_CI is unset, which would turn failures into warnings.
 """
 import argparse
+import collections
+import concurrent.futures
 import functools
 import importlib
 import json
@@ -175,6 +180,9 @@ class Plugin:
     def __init__(self, settings):
         import torch
         self.settings, self.torch = settings, torch
+        if settings["first"] and torch.cuda.is_available():
+            sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
+            importlib.import_module("triton_tuning").first_that_runs()
         self.ours = importlib.import_module(settings["package"])
         self.cuda = torch.cuda.is_available()
         self.reference = settings["reference"]
@@ -243,6 +251,7 @@ class Plugin:
         return number(p.get("B"), 1) * T * H * K * V * number(p.get("num_householder"), 1)
 
     def pytest_collection_modifyitems(self, config, items):
+        items[:] = items[self.settings["part"]::self.settings["parts"]]
         kept, dropped = [], []
         for item in items:
             test = getattr(item, "originalname", None) or item.name.split("[")[0]
@@ -384,12 +393,14 @@ def files_of(wanted):
     return chosen
 
 
-def run_file(file, wanted, work, settings):
-    records = os.path.join(work, "records.jsonl")
+def run_part(file, wanted, work, settings, part, until):
+    """The records of a part of a file's tests, how pytest ended, its seconds and its log."""
+    name = f"{os.path.basename(file)}.{part}"
+    records, log = os.path.join(work, name + ".jsonl"), os.path.join(work, name + ".log")
     open(records, "w", encoding="utf-8").close()
     here = os.path.dirname(os.path.abspath(__file__))
     path = [here] + ([work] if wanted.fla == "clone" else []) + [os.path.abspath(folder) for folder in wanted.path or []]
-    env = {**os.environ, "FLA_HARNESS": json.dumps({**settings, "records": records}), "PYTHONDONTWRITEBYTECODE": "1",
+    env = {**os.environ, "FLA_HARNESS": json.dumps({**settings, "records": records, "part": part}), "PYTHONDONTWRITEBYTECODE": "1",
            "PYTHONPATH": os.pathsep.join(path + [x for x in [os.environ.get("PYTHONPATH")] if x])}
     for name in ("FLA_CI_ENV", "FLA_CI"):
         env.pop(name, None)
@@ -398,11 +409,15 @@ def run_file(file, wanted, work, settings):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "run_fla_tests", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", os.path.join(work, "tests"),
                "--tb=short", "-W", "ignore", os.path.join(work, file)] + (["-k", wanted.k] if wanted.k else [])
     started = time.time()
-    log = os.path.join(work, os.path.basename(file) + ".log")
+    left = min(wanted.timeout, until - started)
+    if left <= 0:
+        with open(log, "w", encoding="utf-8") as out:
+            out.write("not begun within --within")
+        return [], "timeout", 0.0, log
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen(command, cwd=work, env=env, stdout=out, stderr=subprocess.STDOUT)
         try:
-            code = process.wait(timeout=wanted.timeout)
+            code = process.wait(timeout=left)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -412,12 +427,32 @@ def run_file(file, wanted, work, settings):
     return found, code, time.time() - started, log
 
 
+def joined(parts):
+    """The records of a file's parts, how they ended (the worst), their seconds and the log of the worst."""
+    rank = lambda code: 0 if code in (0, 5) else 1 if code == 1 else 3 if code == "timeout" else 2
+    _, code, _, log = max(parts, key=lambda one: rank(one[1]))
+    return [record for found, *_ in parts for record in found], code, sum(one[2] for one in parts), log
+
+
 def last_error(log):
     """The line of a log that says what went wrong."""
     with open(log, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
     errors = [line for line in lines if re.match(r"(E\s+)?[\w.]*(Error|Exception|Interrupted)\b", line)]
     return (errors or lines or ["an empty log"])[-1][:300]
+
+
+def print_reasons(everything):
+    """How many tests were refused or skipped for each reason, and which tests are internal."""
+    reasons = collections.Counter()
+    for file in everything.values():
+        for record in file["tests"]:
+            if record["outcome"] in ("refused", "skipped"):
+                reasons[record["outcome"], re.sub(r"^(Skipped|NotImplementedError): ", "", record.get("text", ""))[:120]] += 1
+            elif record["outcome"] in ("internal", "large"):
+                reasons[record["outcome"], record["test"].split("[")[0]] += 1
+    for (outcome, reason), count in sorted(reasons.items(), key=lambda one: (one[0][0], -one[1])):
+        print(f"{outcome:8} {count:5}  {reason}")
 
 
 def main():
@@ -432,6 +467,10 @@ def main():
     p.add_argument("--reference", choices=("auto", "naive", "fla"), default="auto")
     p.add_argument("--limit", type=float, default=None, help="most elements of B T HV K V; default 6e7 without a GPU, none with one")
     p.add_argument("--timeout", type=float, default=1800, help="seconds a file")
+    p.add_argument("--within", type=float, default=float("inf"), help="seconds for all files; what has not ended then is told as a timeout")
+    p.add_argument("--jobs", type=int, default=1, help="processes at once")
+    p.add_argument("--parts", type=int, default=1, help="into which each file's tests are divided")
+    p.add_argument("--first-configuration", action="store_true", help="take each Triton kernel's first configuration that runs")
     p.add_argument("-k", default="", help="as pytest's")
     p.add_argument("--json")
     p.add_argument("--keep", action="store_true", help="keeps the folder with logs")
@@ -454,15 +493,18 @@ def main():
     print(f"tests of {commit[:12]}, FLA {wanted.fla}, package {wanted.package}, {'GPU' if cuda else 'CPU'}, limit {limit or 'none'}; work in {work}")
     outcomes = ("passed", "failed", "idle", "refused", "skipped", "internal", "large")
     print(f"{'file':26} " + " ".join(f"{x:>8}" for x in outcomes) + f" {'worst/tol':>9} {'seconds':>8}")
-    everything, bad = {}, 0
+    everything, bad, until, begun = {}, 0, time.time() + wanted.within, {}
+    settings = {"package": wanted.package, "reference": wanted.reference, "limit": limit, "parts": wanted.parts, "first": wanted.first_configuration}
+    pool = concurrent.futures.ThreadPoolExecutor(wanted.jobs)
     for name, file in chosen.items():
         if not os.path.exists(os.path.join(work, file)):
             print(f"{name:26} not in this commit")
-            continue
-        if ":" in name and not cuda:
+        elif ":" in name and not cuda:
             print(f"{name:26} needs a GPU: FLA's convolutions and norms around ours are Triton kernels")
-            continue
-        found, code, seconds, log = run_file(file, wanted, work, {"package": wanted.package, "reference": wanted.reference, "limit": limit})
+        else:
+            begun[name] = [pool.submit(run_part, file, wanted, work, settings, part, until) for part in range(wanted.parts)]
+    for name, parts in begun.items():
+        found, code, seconds, log = joined([part.result() for part in parts])
         count = {x: sum(r["outcome"] == x for r in found) for x in outcomes}
         worst = max(found, key=lambda r: r.get("worst", 0), default={})
         note = f"{worst.get('worst', 0):9.3f}"
@@ -482,6 +524,7 @@ def main():
     if wanted.json:
         with open(wanted.json, "w", encoding="utf-8") as out:
             json.dump({"commit": commit, "files": everything}, out, indent=1)
+    print_reasons(everything)
     total = {x: sum(r["outcome"] == x for f in everything.values() for r in f["tests"]) for x in outcomes}
     print(f"{'all':26} " + " ".join(f"{total[x]:8}" for x in outcomes))
     if wanted.keep:

@@ -157,7 +157,7 @@ def torchrun(folder, processes, *more):
 
 
 def test_by_torchrun(folder, alone):
-    made = torchrun(folder, 2, "--steps", "6", "--save-every", "0")
+    made = torchrun(folder, 2, "--steps", "6", "--save-every", "0", "--log-every", "1")
     assert made.returncode == 0, made.stderr[-3000:]
     told = [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
     assert [one["step"] for one in told] == list(range(1, 7)) and all(one["tokens_per_second"] > 0 for one in told)

@@ -200,5 +200,6 @@ class DeltaruleForCausalLM(DeltarulePreTrainedModel, GenerationMixin):
         logits = self.lm_head(hidden)
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
+            # the labels are moved, not the logits, which would be copied
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), F.pad(labels[:, 1:], (0, 1), value=-100).flatten(), ignore_index=-100)
         return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=made.hidden_states, **{CACHE_NAME: made[CACHE_NAME] if CACHE_NAME in made else None})

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._outline import Parameter
-from .mixer import FUNCTIONS, Packing, add_parameters, draw_, positions, rotate
+from .functions import in_autocast
+from .mixer import FUNCTIONS, Packing, add_parameters, draw_, positions, rms_norm, rotate
 
 
 class Block(nn.Module):
@@ -30,15 +31,14 @@ class Block(nn.Module):
 
 
 class Norm(Block):
-    """x rsqrt(mean x^2 + eps) weight, computed in float32 at least."""
+    """x rsqrt(mean x^2 + eps) weight, computed in float32 at least; in the dtype of autocast where it is on, since products read it."""
 
     def __init__(self, eps: float, listed: Sequence[Parameter], **options: Any):
         super().__init__(listed, **options)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
+        return in_autocast(rms_norm(x, self.weight, self.eps))
 
 
 class AttentionState:
@@ -79,8 +79,7 @@ class Attention(Block):
         weight, shape = getattr(self, norm).weight, x.shape
         if self.module["norm_whole"]:
             x = x.flatten(-2)
-        wide = x if x.dtype == torch.float64 else x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.module["norm_eps"]) * weight.to(wide.dtype)).to(x.dtype).view(shape)
+        return rms_norm(x, weight, self.module["norm_eps"]).view(shape)
 
     def _parts(self, x: Tensor, position: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         m = self.module

@@ -21,6 +21,12 @@ def autocast_dtype(device: str) -> Optional[torch.dtype]:
     return torch.get_autocast_dtype(device) if device in ("cpu", "cuda") and torch.is_autocast_enabled(device) else None
 
 
+def in_autocast(x: Tensor) -> Tensor:
+    """x of float32 in autocast's dtype, once for all products that read it."""
+    dtype = autocast_dtype(x.device.type) if x.dtype == torch.float32 else None
+    return x if dtype is None else x.to(dtype)
+
+
 def _cast(rule: Rule, inputs: Sequence[Tensor]) -> List[Tensor]:
     """Under autocast the vectors in its dtype; gates stay as they are, since the library computes with them in float32."""
     first = inputs[0]

@@ -20,6 +20,7 @@ from .._outline import First, Node, Parameter, Recurrent, outline, parameters_of
 from ..recurrence import _NAMES, recurrence, step
 from ..rule import SPELLED, Rule
 from ..state import State
+from .functions import in_autocast
 
 __all__ = ["Mixer", "MixerState", "Packing"]
 
@@ -100,6 +101,12 @@ def draw_(tensor: Tensor, first: First, initializer_range: float) -> None:
         else:
             step_size = torch.empty_like(tensor, dtype=torch.float64).uniform_(math.log(1e-3), math.log(0.1)).exp_()
             tensor.copy_(step_size + torch.log(-torch.expm1(-step_size)))
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x rsqrt(mean x^2 + eps) weight over the last axis, computed in float32 at least; in x's dtype."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    return F.rms_norm(wide, weight.shape, weight.to(wide.dtype), eps).to(x.dtype)
 
 
 class Weights(nn.Module):
@@ -227,7 +234,7 @@ class Mixer(nn.Module):
             if x.shape[0] != 1:
                 raise ValueError(f"with cu_seqlens x must be one row of tokens, [1, T, {self.hidden_size}], not {x.shape[0]} rows")
             packing = Packing.of(cu_seqlens, x.shape[1], x.device)
-        run = self._run(x, packing, initial, final, False)
+        run = self._run(in_autocast(x), packing, initial, final, False)
         if not final:
             return run.values[1]
         if packing is None:
@@ -309,22 +316,33 @@ def _tail(x: Tensor, tail: Optional[Tensor], packing: Packing, width: int) -> Te
 
 def _conv(mixer: Mixer, node: Node, run: _Run) -> Tensor:
     x, width = mixer._value(run, node.source), mixer.module.conv_size
-    weight = mixer._find(node.weight).to(x.dtype)  # [channels, 1, width]
-    bias = mixer._find(node.bias).to(x.dtype) if node.bias else None
+    weight = mixer._find(node.weight)  # [channels, 1, width]
+    bias = mixer._find(node.bias) if node.bias else None
     tail = run.initial.conv[node.conv] if run.initial is not None else None
     if run.packing is None:
         whole = F.pad(x, (0, 0, width - 1, 0)) if tail is None else torch.cat([tail.to(x.dtype), x], 1)
-        y = F.conv1d(whole.transpose(1, 2), weight, bias, groups=whole.shape[2]).transpose(1, 2)
+        y = _convolved(whole, weight, bias, run)
         if run.final:
             run.conv.append(whole[:, whole.shape[1] - (width - 1):])
     else:
+        weight = weight.to(x.dtype)
         y = x * weight[:, 0, width - 1]
         for back in range(1, width):
             y = y + _shifted(x, tail, run.packing, back, width) * weight[:, 0, width - 1 - back]
-        y = y if bias is None else y + bias
+        y = y if bias is None else y + bias.to(x.dtype)
         if run.final:
             run.conv.append(_tail(x, tail, run.packing, width))
     return F.silu(y) if node.function == "silu" else y
+
+
+def _convolved(whole: Tensor, weight: Tensor, bias: Optional[Tensor], run: _Run) -> Tensor:
+    """The convolution of ``[B, width - 1 + T, channels]``; compiled, it is a sum that joins what stands around it in one kernel."""
+    if not torch.compiler.is_compiling():
+        bias = None if bias is None else bias.to(whole.dtype)
+        return F.conv1d(whole.transpose(1, 2), weight.to(whole.dtype), bias, groups=whole.shape[2]).transpose(1, 2)
+    wide, tokens = whole.to(run.number), whole.shape[1] - weight.shape[2] + 1
+    y = sum(wide[:, at:at + tokens] * weight[:, 0, at].to(run.number) for at in range(weight.shape[2]))
+    return (y if bias is None else y + bias.to(run.number)).to(whole.dtype)
 
 
 def _bounded(y: Tensor, gate) -> Tensor:
@@ -467,9 +485,7 @@ def _output(mixer: Mixer, node: Node, run: _Run) -> Tensor:
     gate = FUNCTIONS[norm.gate](mixer._value(run, node.beside).to(run.number)) if node.beside >= 0 else None
     if gate is not None and norm.gate_first:
         o = o * gate
-    o = o.unflatten(-1, (-1, norm.dim))
-    o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + norm.eps) * mixer._find(node.bias).to(run.number)
-    o = o.flatten(-2)
+    o = rms_norm(o.unflatten(-1, (-1, norm.dim)), mixer._find(node.bias), norm.eps).flatten(-2)
     if gate is not None and not norm.gate_first:
         o = o * gate
     return mixer._find(node.weight[:-len(".weight")])(o.to(run.dtype))
