@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import torch
 
-from ..recurrence import recurrence, step
+from ..recurrence import _load, recurrence, step
 from . import operators  # noqa: F401  (defines torch.ops.deltarule)
 from .mixer import Mixer, MixerState, Packing
 
 __all__ = ["Mixer", "MixerState", "Packing", "checkpoint_policy", "ops", "recurrence", "step"]
 
 ops = torch.ops.deltarule
+_load("torch")  # now: torch.compile would see a first call load it, and compile anew at the second
 
 
 def checkpoint_policy(*others):
