@@ -12,6 +12,9 @@
 
 #include <math.h>
 
+/* On a GPU the first step opens libraries and the third records a graph. */
+enum { SETTING_UP = 4 };
+
 static bool is_due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
@@ -85,7 +88,8 @@ typedef struct {
     int64_t save_every, evaluate_every;
     double start;          /* of the run's seconds, on the clock */
     double last;           /* when the step before was finished */
-    double mean_seconds;   /* of a step without evaluation, exponential */
+    double mean_seconds;   /* of a step without evaluation, exponential; the first steps set things up and leave it nothing */
+    int timed;             /* steps that it has seen */
     double loss, held_out; /* of the last step; held_out 0: it was not evaluated */
     bool stops;            /* the callback wants no more */
 } training;
@@ -115,7 +119,7 @@ static dr_status finish(training *t, const dr_step *asked) {
     dr_evaluation evaluation = {0};
     DR_TRY(dr_step_finish(run, asked, &progress));
     const double seconds = dr_clock_now() - t->last;
-    t->mean_seconds = t->mean_seconds == 0 ? seconds : 0.9 * t->mean_seconds + 0.1 * seconds;
+    t->mean_seconds = t->timed++ < SETTING_UP ? seconds : 0.9 * t->mean_seconds + 0.1 * seconds;
     progress.evaluated = evaluates_after(t, asked->step);
     if (progress.evaluated) DR_TRY(evaluate(run, &evaluation));
     const dr_evaluation *told = progress.evaluated ? &evaluation : NULL;
