@@ -17,7 +17,7 @@ DR_FOR_CHECK dr_status dr_resize(void **memory, size_t old_bytes, size_t bytes, 
 DR_FOR_CHECK void dr_release(void *memory); /* NULL is allowed */
 
 /* Copy of a string; DR_ERROR_MEMORY. Free with dr_release. */
-dr_status dr_copy_string(const char *text, char **copy);
+DR_FOR_CHECK dr_status dr_copy_string(const char *text, char **copy);
 
 /* Bytes that this process may still take, as far as the system tells; INT64_MAX if it does not. */
 int64_t dr_memory_available(void);

@@ -20,17 +20,24 @@ static const char *const small_keys[] = {"settings", "grid", "seeds", NULL};
 /* ---- values --------------------------------------------------------------------------------------------------------- */
 
 char *dr_experiment_text(const json_t *value) {
-    char buffer[DR_NUMBER_SIZE];
+    char buffer[DR_NUMBER_SIZE], *of_object = NULL, *copy = NULL;
+    const char *text = buffer;
     int64_t whole;
-    if (json_is_object(value)) return dr_json_format(value, JSON_COMPACT);
-    if (json_is_string(value)) return strdup(json_string_value(value));
-    if (json_is_boolean(value)) return strdup(json_is_true(value) ? "true" : "false");
-    if (!json_is_number(value)) return NULL;
-    if (dr_json_whole(value, &whole))
+    if (json_is_object(value))
+        text = of_object = dr_json_format(value, JSON_COMPACT);
+    else if (json_is_string(value))
+        text = json_string_value(value);
+    else if (json_is_boolean(value))
+        text = json_is_true(value) ? "true" : "false";
+    else if (!json_is_number(value))
+        text = NULL;
+    else if (dr_json_whole(value, &whole))
         snprintf(buffer, sizeof buffer, "%" PRId64, whole);
     else
         dr_number_write(json_real_value(value), buffer);
-    return strdup(buffer);
+    if (text && dr_copy_string(text, &copy) != DR_OK) copy = NULL;
+    free(of_object);
+    return copy;
 }
 
 /* A member that must be an object, or NULL where there is none. */
@@ -94,7 +101,7 @@ static dr_status add_setting_value(dr_axis *axis, json_t *value) {
         json_is_object(value)
             ? dr_fail(DR_ERROR_FORMAT, "a value that is an object needs a name: write {\"NAME\": {\"%s\": ..}}", axis->name)
             : add_value(axis, label, json_pack("{s:O}", axis->name, value));
-    free(label);
+    dr_release(label);
     return status;
 }
 
@@ -238,7 +245,7 @@ dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **made)
         } else {
             status = dr_train_options_set(options, name, text);
         }
-        free(text);
+        dr_release(text);
         if (status != DR_OK) break;
     }
     if (status == DR_OK)

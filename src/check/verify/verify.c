@@ -257,6 +257,16 @@ static int is_seen(const struct dirent *item) {
     return item->d_name[0] != '.';
 }
 
+/* The path of what lies in a folder; free with dr_release. */
+static dr_status path_in(const char *folder, const char *name, char **path) {
+    const size_t size = strlen(folder) + strlen(name) + 2;
+    void *memory;
+    DR_TRY(dr_allocate(size, "the path of a file", &memory));
+    snprintf(memory, size, "%s/%s", folder, name);
+    *path = memory;
+    return DR_OK;
+}
+
 /* Every folder of models that lies in a folder; *found says how many. */
 static dr_status verify_models(session *s, const char *path, int *found) {
     struct dirent **items = NULL;
@@ -265,14 +275,12 @@ static dr_status verify_models(session *s, const char *path, int *found) {
     *found = 0;
     for (int i = 0; i < count && status == DR_OK; i++) {
         char *folder = NULL;
-        if (asprintf(&folder, "%s/%s", path, items[i]->d_name) < 0) {
-            status = dr_fail(DR_ERROR_MEMORY, "there is no memory for a folder's name");
-            break;
-        }
+        status = path_in(path, items[i]->d_name, &folder);
+        if (status != DR_OK) break;
         const bool model = dr_is_model_folder(folder);
         *found += model;
         if (model) status = verify_model(s, folder);
-        free(folder);
+        dr_release(folder);
     }
     for (int i = 0; i < count; i++) free(items[i]);
     free(items);
@@ -300,12 +308,9 @@ static dr_status verify_folder(session *s, const char *path) {
                    : DR_OK;
     for (int i = 0; i < count && status == DR_OK; i++) {
         char *file = NULL;
-        if (asprintf(&file, "%s/%s", path, items[i]->d_name) < 0) {
-            status = dr_fail(DR_ERROR_MEMORY, "there is no memory for a file's name");
-            break;
-        }
-        status = verify_file(s, file);
-        free(file);
+        status = path_in(path, items[i]->d_name, &file);
+        if (status == DR_OK) status = verify_file(s, file);
+        dr_release(file);
     }
     for (int i = 0; i < count; i++) free(items[i]);
     free(items);
