@@ -85,9 +85,9 @@ check-layers: ## refuse includes across the layers of src/
 check-locale: ## refuse what depends on the locale, beside src/base/number.c
 	@tools/check-locale
 
-install: ## install under PREFIX (default /usr/local)
+install: ## install under PREFIX (default /usr/local); DESTDIR goes before it
 	cmake --preset release
-	cmake --build --preset release
+	cmake --build --preset release --target deltarule deltarule_shared deltarule_static deltarule_check_shared deltarule_check_static
 	cmake --install build/release --prefix '$(PREFIX)'
 
 uninstall: ## remove what `make install` installed
