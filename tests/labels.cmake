@@ -4,7 +4,7 @@
 set(long compositions recurrence_cpu recorded_steps theory cli_theory bench cli_bench templates_differ tokenizers_differ
   models_differ convert_opens evaluate_agrees serve_harness long_prompt)
 if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
-  list(APPEND long causality)
+  list(APPEND long causality log_decay)
 endif()
 get_property(tests DIRECTORY PROPERTY TESTS)
 # What computes on several threads at once, or is called by several: the thread sanitizer takes these first.
