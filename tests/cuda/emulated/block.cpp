@@ -1,8 +1,12 @@
 /* The threads of a block as fibers, and what they do together (block.h). A fiber that has to wait gives its turn to the next;
- * where all of them wait, the copies that are still to be made are made one after another until one of them can go on. */
+ * where all of them wait, the copies that are still to be made are made one after another until one of them can go on. A fiber
+ * begins by setcontext, and from then on takes turns by _longjmp, which asks nothing of the system: swapcontext sets the mask
+ * of signals each time, and there are hundreds of millions of turns. */
+#undef _FORTIFY_SOURCE /* it takes a jump to another stack for a fault */
 #include "block.h"
 
 #include <deque>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -16,11 +20,12 @@ alignas(1024) thread_local char shared[SHARED_SIZE];
 enum { MOST_THREADS = 1024, WARPS = MOST_THREADS / 32, STACK = 64 * 1024, BARRIERS = 16 };
 
 typedef struct {
-    ucontext_t context;
+    ucontext_t context; /* it begins there */
+    jmp_buf place;      /* where it has given its turn away */
     std::vector<char> stack;
     const uint32_t *turns; /* waits until these have another parity than `turn`; NULL: for nothing */
     uint32_t turn;
-    bool done;
+    bool begun, done;
 } fiber;
 
 typedef struct {
@@ -56,7 +61,7 @@ static fiber fibers[MOST_THREADS];
 static warp warps[WARPS];
 static barrier barriers[BARRIERS];
 static std::deque<copy> copies;
-static ucontext_t scheduler;
+static jmp_buf scheduler; /* where the fiber whose turn it is was called */
 static std::function<void()> entry;
 static uint64_t gate_turns; /* of all gates */
 static uint64_t drawn;      /* the last random number */
@@ -78,21 +83,29 @@ static void wait_for(const uint32_t *turns, uint32_t turn) {
     fiber *f = &fibers[thread_index.x];
     f->turns = turns;
     f->turn = turn;
-    if (has_to_wait(*f)) swapcontext(&f->context, &scheduler);
+    if (has_to_wait(*f) && !_setjmp(f->place)) _longjmp(scheduler, 1);
     f->turns = NULL;
+}
+
+/* Returns when the fiber waits or is done. (Functions that call _setjmp are not inlined.) */
+static void give_turn(fiber *f) {
+    if (_setjmp(scheduler)) return;
+    if (f->begun) _longjmp(f->place, 1);
+    f->begun = true;
+    setcontext(&f->context);
 }
 
 static void take_thread() {
     entry();
     fibers[thread_index.x].done = true;
     unfinished_threads--;
-    setcontext(&scheduler);
+    _longjmp(scheduler, 1);
 }
 
 static void begin_thread(fiber *f) {
     f->stack.assign(STACK, (char)manner.fill);
     f->turns = NULL;
-    f->done = false;
+    f->begun = f->done = false;
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack.data();
     f->context.uc_stack.ss_size = STACK;
@@ -146,7 +159,7 @@ static void block_run(const std::vector<unsigned> &order) {
             some = true;
             if (warps[thread / 32].rests) continue;
             thread_index = {thread, 0, 0};
-            swapcontext(&scheduler, &fibers[thread].context);
+            give_turn(&fibers[thread]);
         }
         if (!some) make_copies();
     }
@@ -353,23 +366,23 @@ typedef struct {
 /* Products of two numbers of 16 bits, or of two that are cut, are whole in a float. */
 static void multiply(const warp_product &p) {
     const product &first = p.lane[0];
-    const int contracted = first.tf32 ? 8 : 16;
-    float a[16][16], b[128][16];
+    const int contracted = first.tf32 ? 8 : 16, columns = first.columns * 8;
+    float a[16][16], b[16][128], sum[128];
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < contracted; k++) {
             const unsigned word = first.a ? p.a[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] : 0;
             a[row][k] = first.a ? dr_bf16_to_float((uint16_t)(word >> k % 2 * 16))
                                 : operand_element(first.a_tile, !first.turned, p.warp * 16 + row, k, first.tf32);
         }
-    for (int n = 0; n < first.columns * 8; n++)
-        for (int k = 0; k < contracted; k++) b[n][k] = operand_element(first.b, first.along, n, k, first.tf32);
-    for (int l = 0; l < 32; l++)
-        for (int i = 0; i < first.columns * 4; i++) {
-            const int row = l / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + l % 4 * 2 + i % 2;
-            float *c = &p.lane[l].c[i / 4][i % 4], sum = first.add ? *c : 0;
-            for (int k = 0; k < contracted; k++) sum += a[row][k] * b[column][k];
-            *c = sum;
-        }
+    for (int k = 0; k < contracted; k++)
+        for (int n = 0; n < columns; n++) b[k][n] = operand_element(first.b, first.along, n, k, first.tf32);
+    for (int row = 0; row < 16; row++) {
+        const auto c = [&](int n) { return &p.lane[row % 8 * 4 + n % 8 / 2].c[n / 8][row / 8 * 2 + n % 2]; };
+        for (int n = 0; n < columns; n++) sum[n] = first.add ? *c(n) : 0;
+        for (int k = 0; k < contracted; k++)
+            for (int n = 0; n < columns; n++) sum[n] += a[row][k] * b[k][n];
+        for (int n = 0; n < columns; n++) *c(n) = sum[n];
+    }
 }
 
 void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_tile, bool turned, uint64_t b, bool along,
@@ -422,14 +435,17 @@ void warp_multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned 
             return tf32 ? cut(word) : dr_bf16_to_float((uint16_t)(word >> k % 2 * 16));
         };
         const auto lane = [&](int g, int t) { return (part *)lanes[g * 4 + t]; };
-        for (int row = 0; row < 16; row++)
-            for (int column = 0; column < 8; column++) {
-                float sum = 0;
-                for (int k = 0; k < 8 * each; k++) {
-                    const int t = k / each % 4, half = k / each / 4;
-                    sum += number(lane(row % 8, t)->a[row / 8 + half * 2], k) * number(lane(column, t)->b[half], k);
-                }
-                lane(row % 8, column / 2)->c[row / 8 * 2 + column % 2] += sum;
-            }
+        float left[16][16], right[16][8]; /* [row][k], [k][column] */
+        for (int k = 0; k < 8 * each; k++) {
+            const int t = k / each % 4, half = k / each / 4;
+            for (int row = 0; row < 16; row++) left[row][k] = number(lane(row % 8, t)->a[row / 8 + half * 2], k);
+            for (int column = 0; column < 8; column++) right[k][column] = number(lane(column, t)->b[half], k);
+        }
+        for (int row = 0; row < 16; row++) {
+            float sum[8] = {0};
+            for (int k = 0; k < 8 * each; k++)
+                for (int column = 0; column < 8; column++) sum[column] += left[row][k] * right[k][column];
+            for (int column = 0; column < 8; column++) lane(row % 8, column / 2)->c[row / 8 * 2 + column % 2] += sum[column];
+        }
     });
 }

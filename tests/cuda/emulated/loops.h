@@ -150,8 +150,10 @@ static inline uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
 }
 
 static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
+    double alpha[SIZE];
+    for (int k = 0; k < SIZE; k++) alpha[k] = head.alpha(i, k);
     for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++) state[v][k] *= head.alpha(i, k);
+        for (int k = 0; k < SIZE; k++) state[v][k] *= alpha[k];
     for (int step = 0; step < head.plan->rows.steps; step++) {
         const row_of_doubles row = head.row(i, step);
         for (int v = 0; v < SIZE; v++) {
@@ -175,9 +177,11 @@ static inline void check_scan(const dr_scan_call &call) {
                 for (int k = 0; k < SIZE; k++)
                     add_distance(&before, element(call.saved, (head.block(i) * SIZE + v) * SIZE + k), state[v][k]);
             take_token(head, i, state);
+            double query[SIZE];
+            for (int k = 0; k < SIZE; k++) query[k] = head.number(DR_INPUT_QUERY, i, k);
             for (int v = 0; v < SIZE; v++) {
                 double sum = 0;
-                for (int k = 0; k < SIZE; k++) sum += plan.rows.scale * state[v][k] * head.number(DR_INPUT_QUERY, i, k);
+                for (int k = 0; k < SIZE; k++) sum += plan.rows.scale * state[v][k] * query[k];
                 add_distance(&output, element(call.o, head.vector_at(i) + v), sum);
             }
         }

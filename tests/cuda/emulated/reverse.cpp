@@ -54,9 +54,12 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
 static double gradient[SIZE][SIZE]; /* of the state behind a token, [V][K] */
 
 static void take_token_back(const head_of_doubles &head, int64_t i, const void *d_o) {
-    for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++)
-            gradient[v][k] += head.plan->rows.scale * head.number(DR_INPUT_QUERY, i, k) * element(d_o, head.vector_at(i) + v);
+    double query[SIZE], alpha[SIZE];
+    for (int k = 0; k < SIZE; k++) query[k] = head.number(DR_INPUT_QUERY, i, k), alpha[k] = head.alpha(i, k);
+    for (int v = 0; v < SIZE; v++) {
+        const double d = head.plan->rows.scale * element(d_o, head.vector_at(i) + v);
+        for (int k = 0; k < SIZE; k++) gradient[v][k] += query[k] * d;
+    }
     for (int step = head.plan->rows.steps - 1; step >= 0; step--) {
         const row_of_doubles row = head.row(i, step);
         for (int v = 0; v < SIZE; v++) {
@@ -66,7 +69,7 @@ static void take_token_back(const head_of_doubles &head, int64_t i, const void *
         }
     }
     for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++) gradient[v][k] *= head.alpha(i, k);
+        for (int k = 0; k < SIZE; k++) gradient[v][k] *= alpha[k];
 }
 
 /* Gradients of final states, [chains][K][V], are zero where none are given. */
