@@ -9,6 +9,7 @@
 #include <deltarule/verify.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/number.h"
 #include "check/verify/activation_case.h"
 #include "check/verify/model_folder.h"
