@@ -58,9 +58,8 @@ static inline int dr_row_value(const dr_experiment *experiment, int row, int axi
 int dr_axis_find(const dr_experiment *experiment, const char *name);
 int dr_label_find(const dr_axis *axis, const char *label);
 
-/* A value of a setting as dr_train_options_set takes it; free with dr_release. NULL: it is of no type that a setting has, or
- * there is no memory. */
-char *dr_experiment_text(const json_t *value);
+/* A value of a setting as dr_train_options_set takes it; free with dr_release. NULL: it is of no type that a setting has. */
+dr_status dr_experiment_text(const json_t *value, char **text);
 
 /* The settings of a cell's run; destroy them. */
 dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **options);

@@ -19,25 +19,28 @@ static const char *const small_keys[] = {"settings", "grid", "seeds", NULL};
 
 /* ---- values --------------------------------------------------------------------------------------------------------- */
 
-char *dr_experiment_text(const json_t *value) {
-    char buffer[DR_NUMBER_SIZE], *of_object = NULL, *copy = NULL;
-    const char *text = buffer;
+static dr_status no_memory(void) {
+    return dr_fail(DR_ERROR_MEMORY, "there is no memory for the experiment");
+}
+
+dr_status dr_experiment_text(const json_t *value, char **text) {
+    char buffer[DR_NUMBER_SIZE];
     int64_t whole;
-    if (json_is_object(value))
-        text = of_object = dr_json_format(value, JSON_COMPACT);
-    else if (json_is_string(value))
-        text = json_string_value(value);
-    else if (json_is_boolean(value))
-        text = json_is_true(value) ? "true" : "false";
-    else if (!json_is_number(value))
-        text = NULL;
-    else if (dr_json_whole(value, &whole))
+    *text = NULL;
+    if (json_is_object(value)) {
+        char *of_object = dr_json_format(value, JSON_COMPACT);
+        const dr_status status = of_object ? dr_copy_string(of_object, text) : no_memory();
+        free(of_object);
+        return status;
+    }
+    if (json_is_string(value)) return dr_copy_string(json_string_value(value), text);
+    if (json_is_boolean(value)) return dr_copy_string(json_is_true(value) ? "true" : "false", text);
+    if (!json_is_number(value)) return DR_OK;
+    if (dr_json_whole(value, &whole))
         snprintf(buffer, sizeof buffer, "%" PRId64, whole);
     else
         dr_number_write(json_real_value(value), buffer);
-    if (text && dr_copy_string(text, &copy) != DR_OK) copy = NULL;
-    free(of_object);
-    return copy;
+    return dr_copy_string(buffer, text);
 }
 
 /* A member that must be an object, or NULL where there is none. */
@@ -55,10 +58,6 @@ static dr_status list_at(const json_t *from, const char *key, const json_t **lis
     char found[96];
     dr_json_describe(*list, found, sizeof found);
     return dr_fail(DR_ERROR_FORMAT, "%s must be a list, not %s", key, found);
-}
-
-static dr_status no_memory(void) {
-    return dr_fail(DR_ERROR_MEMORY, "there is no memory for the experiment");
 }
 
 /* ---- axes ----------------------------------------------------------------------------------------------------------- */
@@ -91,7 +90,8 @@ static dr_status add_value(dr_axis *axis, const char *label, json_t *settings) {
 
 /* An axis over one setting: a list of its values. */
 static dr_status add_setting_value(dr_axis *axis, json_t *value) {
-    char *label = dr_experiment_text(value);
+    char *label;
+    DR_TRY(dr_experiment_text(value, &label));
     if (!label) {
         char found[96];
         dr_json_describe(value, found, sizeof found);
@@ -140,12 +140,13 @@ static dr_status keep_values(dr_axis *axis, const json_t *labels) {
         return dr_fail(DR_ERROR_ARGUMENT, "%s must be a list of values of that axis, such as [\"%s\"]", axis->name,
                        axis->value[0].label);
     for (size_t i = 0; i < json_array_size(labels); i++) {
-        char *label = dr_experiment_text(json_array_get(labels, i));
+        char *label;
+        DR_TRY(dr_experiment_text(json_array_get(labels, i), &label));
         const int value = label ? dr_label_find(axis, label) : -1;
         dr_status status = value >= 0 ? DR_OK
                                       : dr_fail(DR_ERROR_ARGUMENT, "axis %s has no value \"%.80s\"; its first is \"%s\"",
                                                 axis->name, label ? label : "", axis->value[0].label);
-        free(label);
+        dr_release(label);
         if (status != DR_OK) return status;
         kept[value] = true;
     }
@@ -237,12 +238,13 @@ dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **made)
     const char *name;
     json_t *value;
     json_object_foreach(cell->settings, name, value) {
-        char *text = dr_experiment_text(value);
-        if (!text) {
+        char *text;
+        status = dr_experiment_text(value, &text);
+        if (status == DR_OK && !text) {
             char found[96];
             dr_json_describe(value, found, sizeof found);
             status = dr_fail(DR_ERROR_FORMAT, "%s is no value of setting %s", found, name);
-        } else {
+        } else if (status == DR_OK) {
             status = dr_train_options_set(options, name, text);
         }
         dr_release(text);
