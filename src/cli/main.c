@@ -56,12 +56,13 @@ static int run(int argc, char **argv) {
 }
 
 /* Threads that spin while they wait for each other are up to ten times slower on a busy machine. Threads that sleep at once
- * make decoding a token, some hundred short operations, half as long again: they are woken for each. So they look a thousand
- * times, which takes some 60 us, and then sleep. The OpenMP runtime reads that when it is loaded, before main, so the program
- * starts itself again with it in its environment, unless the user has chosen a policy. Where that fails, it goes on as it is.
+ * make decoding a token, some hundred short operations, half as long again: they are woken for each. So they look three
+ * thousand times, which takes some 180 us, and then sleep (docs/lab/decoding.md). The OpenMP runtime reads that when it is
+ * loaded, before main, so the program starts itself again with it in its environment, unless the user has chosen a policy.
+ * Where that fails, it goes on as it is.
  */
 static void let_waiting_threads_sleep(char **argv) {
-    if (getenv("OMP_WAIT_POLICY") || setenv("GOMP_SPINCOUNT", "1000", 0) != 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
+    if (getenv("OMP_WAIT_POLICY") || setenv("GOMP_SPINCOUNT", "3000", 0) != 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
         return;
     execv("/proc/self/exe", argv);
 }

@@ -11,10 +11,17 @@
 #include "data/encode.h"
 #include "generate/answer.h"
 #include "generate/draft.h"
+#include "generate/sampling.h"
+#include "nn/session.h"
 
 #include <string.h>
 
-enum { PROMPT_WINDOW = 512, AT_ONCE = 8, MOST_AT_ONCE = 4096 };
+enum {
+    PROMPT_WINDOW = 512,
+    AT_ONCE = 8,
+    MOST_AT_ONCE = 4096,
+    MANY = 4 /* texts from which on a backend that can chooses their tokens */
+};
 
 dr_generate_options dr_generate_defaults(void) {
     dr_generate_options options = {.tokens = 512, .at_once = AT_ONCE, .sampling = dr_sampling_defaults()};
@@ -65,6 +72,8 @@ typedef struct {
     int64_t *begins;       /* [count + 1] */
     int64_t *positions;    /* [count] */
     int64_t *ending;       /* [count] texts whose prompts end in a window */
+    dr_draw *draws;        /* [count] and */
+    int32_t *chosen;       /* [count] where the backend chooses tokens, else NULL */
     dr_generate_speed *speed;
     double start;
     emit_function emit;
@@ -130,6 +139,19 @@ static dr_status open_memory(generator *self) {
     return dr_model_state_create(self->model, self->count, &self->state);
 }
 
+/* Tokens of many texts are chosen where their logits are, if the backend can and the options ask for no more. */
+static dr_status open_draws(generator *self) {
+    const size_t count = (size_t)self->count;
+    void *memory;
+    if (self->count < MANY || !self->model->backend->ops->choose || !dr_sampling_is_plain(&self->options->sampling))
+        return DR_OK;
+    DR_TRY(dr_allocate(count * sizeof(dr_draw), "the draws", &memory));
+    self->draws = memory;
+    DR_TRY(dr_allocate(count * sizeof(int32_t), "the tokens that are chosen", &memory));
+    self->chosen = memory;
+    return DR_OK;
+}
+
 /* Text i of those side by side: sample `sample` of a prompt. */
 static dr_status open_text(generator *self, int64_t i, const dr_prompt *prompts, int64_t prompt, int64_t sample) {
     text *made = &self->texts[i];
@@ -156,6 +178,8 @@ static void close_memory(generator *self) {
     dr_release(self->begins);
     dr_release(self->positions);
     dr_release(self->ending);
+    dr_release(self->draws);
+    dr_release(self->chosen);
     dr_model_state_destroy(self->state);
     dr_session_destroy(self->session);
 }
@@ -216,14 +240,19 @@ static dr_status emit_piece(generator *self, const text *at, const dr_choice *ch
     return dr_fail(DR_ERROR_INTERRUPTED, "generation was stopped after %lld tokens", (long long)self->speed->tokens);
 }
 
+/* A token that was chosen becomes the next of a text. */
+static dr_status add_token(generator *self, text *at, const dr_choice *choice) {
+    DR_TRY(dr_answer_add(&at->answer, choice->id));
+    self->speed->tokens++;
+    return emit_piece(self, at, choice);
+}
+
 /* The next token of a text. */
 static dr_status choose_token(generator *self, text *at, const float *logits, int32_t *id) {
     dr_choice choice;
     DR_TRY(dr_sampler_choose(at->sampler, logits, &choice));
-    DR_TRY(dr_answer_add(&at->answer, choice.id));
     *id = choice.id;
-    self->speed->tokens++;
-    return emit_piece(self, at, &choice);
+    return add_token(self, at, &choice);
 }
 
 /* A token of each text that is not over; *left: how many go on. */
@@ -234,6 +263,27 @@ static dr_status choose_tokens(generator *self, int64_t *left) {
         self->ids[i] = 0;
         if (at->answer.finish != DR_FINISH_NOT) continue;
         DR_TRY(choose_token(self, at, self->logits + i * self->vocabulary, &self->ids[i]));
+        if (at->answer.finish == DR_FINISH_NOT) ++*left;
+    }
+    return DR_OK;
+}
+
+/* A step whose tokens the backend chooses, as choose_tokens does with the step's logits. */
+static dr_status step_and_choose(generator *self, int64_t *left) {
+    for (int64_t i = 0; i < self->count; i++) {
+        const bool goes_on = self->texts[i].answer.finish == DR_FINISH_NOT;
+        self->draws[i] = goes_on ? dr_sampler_draw(self->texts[i].sampler) : (dr_draw){0};
+    }
+    DR_TRY(dr_model_step_choose(self->model, self->ids, self->state, drawn_ids(self->options->tokenizer), self->draws,
+                                self->chosen));
+    *left = 0;
+    for (int64_t i = 0; i < self->count; i++) {
+        text *at = &self->texts[i];
+        self->ids[i] = 0;
+        if (at->answer.finish != DR_FINISH_NOT) continue;
+        self->ids[i] = self->chosen[i];
+        dr_sampler_chosen(at->sampler, self->chosen[i]);
+        DR_TRY(add_token(self, at, &(dr_choice){.id = self->chosen[i]}));
         if (at->answer.finish == DR_FINISH_NOT) ++*left;
     }
     return DR_OK;
@@ -284,9 +334,14 @@ static dr_status make_tokens(generator *self) {
         status = make_drafted(self);
         left = 0;
     }
+    if (left > 0 && status == DR_OK) status = choose_tokens(self, &left); /* by the logits of the prompts */
     while (left > 0 && status == DR_OK) {
-        status = choose_tokens(self, &left);
-        if (status == DR_OK && left > 0) status = dr_model_step(self->model, self->ids, self->state, self->logits);
+        if (self->chosen) {
+            status = step_and_choose(self, &left);
+            continue;
+        }
+        status = dr_model_step(self->model, self->ids, self->state, self->logits);
+        if (status == DR_OK) status = choose_tokens(self, &left);
     }
     self->speed->token_seconds += dr_clock_now() - start;
     return status;
@@ -296,6 +351,7 @@ static dr_status make_tokens(generator *self) {
 static dr_status make_group(generator *self, const dr_prompt *prompts, int64_t samples, int64_t first) {
     dr_status status;
     DR_GO(open_memory(self));
+    DR_GO(open_draws(self));
     for (int64_t i = 0; i < self->count; i++) DR_GO(open_text(self, i, prompts, (first + i) / samples, (first + i) % samples));
     if (self->options->tokens > 0) DR_GO(read_prompts(self));
     DR_GO(make_tokens(self));

@@ -1,7 +1,7 @@
 /* Choosing a token. The order of the steps stands in the header; here it is made cheap: logits are copied only once, into
  * candidates, and these are ordered only as far as the likeliest are asked for, by a heap of which the largest is taken until
  * top_k or top_p is reached. Equal logits rank by id, so that a seed gives the same text everywhere the logits are the same. */
-#include <deltarule/sample.h>
+#include "generate/sampling.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -317,8 +317,28 @@ dr_status dr_sampler_choose(dr_sampler *sampler, const float *logits, dr_choice 
         made.top_count = wanted < sampler->vocabulary ? wanted : sampler->vocabulary;
         DR_TRY(dr_token_logprobs(logits, sampler->vocabulary, made.id, &made.logprob, sampler->top, made.top_count));
     }
-    sampler->occurred[made.id] = true;
-    if (sampler->made[made.id] < UINT32_MAX) sampler->made[made.id]++;
+    dr_sampler_chosen(sampler, made.id);
     *choice = made;
     return DR_OK;
+}
+
+/* ---- for backends that choose ---- */
+
+bool dr_sampling_is_plain(const dr_sampling *sampling) {
+    return sampling->repetition_penalty == 1 && sampling->presence_penalty == 0 && sampling->frequency_penalty == 0 &&
+           sampling->bias_count == 0 && !sampling->logprobs;
+}
+
+dr_draw dr_sampler_draw(dr_sampler *sampler) {
+    const dr_sampling *options = &sampler->options;
+    return (dr_draw){.temperature = options->temperature,
+                     .top_p = options->top_p,
+                     .min_p = options->min_p,
+                     .top_k = options->top_k,
+                     .point = options->temperature == 0 ? 0 : dr_random_uniform(&sampler->random)};
+}
+
+void dr_sampler_chosen(dr_sampler *sampler, int32_t id) {
+    sampler->occurred[id] = true;
+    if (sampler->made[id] < UINT32_MAX) sampler->made[id]++;
 }

@@ -177,6 +177,11 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->extra = dr_arena_take(arena, dr_kind_bytes(session->backend, DR_NUMBER, 1));
     session->losses = dr_arena_take(arena, (size_t)chunk * sizeof *session->losses);
     session->hits = dr_arena_take(arena, (size_t)chunk);
+    session->draws = NULL, session->chosen = NULL;
+    if (session->phase == DR_PHASE_DECODE && session->backend->ops->choose) {
+        session->draws = dr_arena_take(arena, (size_t)chunk * sizeof *session->draws);
+        session->chosen = dr_arena_take(arena, (size_t)chunk * sizeof *session->chosen);
+    }
     const size_t passed = bytes_of(session, layout->rows, session->model->passed);
     session->passed = session->d_passed = NULL;
     if (passed > 0) session->passed = dr_arena_take(arena, passed);

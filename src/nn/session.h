@@ -50,6 +50,8 @@ struct dr_session {
     void *d_x;                        /* [rows, hidden] */
     double *losses;                   /* [up to head_rows] of targets; like all of these in the backend's memory */
     uint8_t *hits;
+    dr_draw *draws; /* [up to head_rows] of a decode call, with `chosen`, where the backend chooses tokens; else NULL */
+    int32_t *chosen;
     dr_loss_sum *sum;    /* over the targets of the call */
     void *extra;         /* [1], a number: the losses of the modules' own, of a gradient's call */
     double extra_factor; /* of their gradient: that of a target's loss, times the targets */
@@ -82,6 +84,11 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state);
  * `wanted` of them, in host memory. The session's memory grows with count. */
 dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t count, dr_model_state *state, int64_t wanted,
                            float *logits);
+
+/* dr_model_step, of which the backend chooses the tokens: chosen [sequences] from ids below `allowed` by draws [sequences], in
+ * host memory. Of a model whose backend has the operation `choose`. DR_ERROR_NUMERIC where logits are not numbers. */
+dr_status dr_model_step_choose(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
+                               const dr_draw *draws, int32_t *chosen);
 
 /* From session->d_x to the block of gradients, after a run of phase DR_PHASE_GRADIENT. */
 dr_status dr_session_run_back(dr_session *session, char *gradients);

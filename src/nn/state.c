@@ -182,29 +182,60 @@ dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t coun
     return dr_kind_download(session->backend, DR_VECTOR, logits, DR_F32, session->logits, wanted * vocabulary);
 }
 
-dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
-    DR_NEED(model);
-    DR_NEED(ids);
-    DR_NEED(state);
-    DR_NEED(logits);
-    int64_t vocabulary = model->description.vocabulary;
+/* A token of each sequence through the layers: session->x of the steps' session is there then. */
+static dr_status run_step(const dr_model *model, const int32_t *ids, dr_model_state *state) {
+    const int64_t vocabulary = model->description.vocabulary;
     if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
     for (int64_t i = 0; i < state->sequences; i++)
         if (ids[i] < 0 || ids[i] >= vocabulary)
             return dr_fail(DR_ERROR_ARGUMENT, "id %" PRId64 " is %" PRId32 "; it must be from 0 to %" PRId64, i, ids[i],
                            vocabulary - 1);
     if (!state->step) DR_TRY(prepare_steps(state));
-    dr_session *session = state->step;
     dr_batch batch = {.layout = {state->sequences, state->sequences, NULL}, .ids = ids, .targets = state->sequences};
     DR_TRY(dr_model_state_reserve(state, &batch.layout));
-    DR_TRY(dr_session_upload(session, &batch, state->seen, NULL));
-    DR_TRY(dr_session_run(session, state));
+    DR_TRY(dr_session_upload(state->step, &batch, state->seen, NULL));
+    DR_TRY(dr_session_run(state->step, state));
     dr_model_state_advance(state, &batch, true);
+    return DR_OK;
+}
+
+/* Sequences whose logits are computed at once, from `begin` on. */
+static int64_t steps_at(const dr_model_state *state, int64_t begin) {
+    const int64_t left = state->sequences - begin;
+    return left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
+}
+
+dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
+    DR_NEED(model);
+    DR_NEED(ids);
+    DR_NEED(state);
+    DR_NEED(logits);
+    const int64_t vocabulary = model->description.vocabulary;
+    DR_TRY(run_step(model, ids, state));
     for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
-        int64_t left = state->sequences - begin, count = left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
-        DR_TRY(dr_session_head(session, session->x, begin, count));
-        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, session->logits,
+        const int64_t count = steps_at(state, begin);
+        DR_TRY(dr_session_head(state->step, state->step->x, begin, count));
+        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, state->step->logits,
                                 count * vocabulary));
     }
+    return DR_OK;
+}
+
+dr_status dr_model_step_choose(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
+                               const dr_draw *draws, int32_t *chosen) {
+    const dr_operations *ops = model->backend->ops;
+    DR_TRY(run_step(model, ids, state));
+    const dr_session *session = state->step;
+    for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
+        const int64_t count = steps_at(state, begin);
+        DR_TRY(dr_session_head(state->step, session->x, begin, count));
+        DR_TRY(ops->put(model->backend, session->draws, draws + begin, (size_t)count * sizeof *draws));
+        DR_TRY(ops->choose(model->backend, count, model->description.vocabulary, allowed, session->logits, session->draws,
+                           session->chosen));
+        DR_TRY(ops->get(model->backend, chosen + begin, session->chosen, (size_t)count * sizeof *chosen));
+    }
+    for (int64_t i = 0; i < state->sequences; i++)
+        if (chosen[i] < 0)
+            return dr_fail(DR_ERROR_NUMERIC, "the logits of sequence %" PRId64 " are not numbers, or none is finite", i);
     return DR_OK;
 }

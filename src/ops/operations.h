@@ -156,6 +156,13 @@ typedef struct {
     double learning_rate, factor, weight_decay;
 } dr_descent;
 
+/* How a token is drawn from a row of logits, as sample.h has it, without biases and penalties. */
+typedef struct {
+    double temperature, top_p, min_p;
+    int64_t top_k;
+    double point; /* a uniform number in [0, 1): where the draw falls */
+} dr_draw;
+
 /* What is decided from step to step, in the backend's memory, so that no step waits for the host. */
 typedef struct {
     double squares, norm; /* of the last step's gradient */
@@ -392,6 +399,13 @@ typedef struct dr_operations {
      * vocabulary], vectors. */
     dr_status (*cross_entropy)(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
                                double factor, double *loss, uint8_t *hit, void *d_logits);
+
+    /* ids[i] = the token that draws[i] draws from logits[i, 0 .. allowed - 1], which count as single floats; -1 where one of
+     * them is not a number or the largest is not finite. logits [count, vocabulary], vectors, allowed <= vocabulary. A token
+     * whose weight ends within rounding of the point may give way to its neighbour. NULL: logits go to the host, which draws.
+     */
+    dr_status (*choose)(dr_backend *, int64_t count, int64_t vocabulary, int64_t allowed, const void *logits,
+                        const dr_draw *draws, int32_t *ids);
 
     /* adds count losses and hits to a sum, in order */
     dr_status (*sum_losses)(dr_backend *, int64_t count, const double *loss, const uint8_t *hit, dr_loss_sum *sum);

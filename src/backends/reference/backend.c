@@ -89,6 +89,7 @@ static const dr_operations operations = {
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = dr_reference_cross_entropy,
+    .choose = dr_reference_choose,
     .sum_losses = dr_host_sum_losses,
     .sum_squares = dr_reference_sum_squares,
     .clip = dr_host_clip,

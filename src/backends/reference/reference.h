@@ -150,6 +150,10 @@ dr_status dr_reference_rows_gather(dr_backend *, int64_t count, int64_t dim, con
 dr_status dr_reference_rows_scatter(dr_backend *, int64_t rows, int64_t count, int64_t dim, const int64_t *positions,
                                     const void *d_y, void *d_x);
 
+/* choose.c */
+dr_status dr_reference_choose(dr_backend *, int64_t count, int64_t vocabulary, int64_t allowed, const void *logits,
+                              const dr_draw *draws, int32_t *ids);
+
 /* cross_entropy.c */
 dr_status dr_reference_cross_entropy(dr_backend *, int64_t count, int64_t vocabulary, const void *logits, const int32_t *labels,
                                      double factor, double *loss, uint8_t *hit, void *d_logits);

@@ -250,6 +250,14 @@ static dr_status cross_entropy(dr_backend *backend, int64_t count, int64_t vocab
     return finish(&call);
 }
 
+static dr_status choose(dr_backend *backend, int64_t count, int64_t vocabulary, int64_t allowed, const void *logits,
+                        const dr_draw *draws, int32_t *ids) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, logits, count * vocabulary);
+    RUN(call, dr_reference_choose(backend, count, vocabulary, allowed, from, draws, ids));
+    return finish(&call);
+}
+
 /* ---- attention ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -456,6 +464,7 @@ const dr_operations dr_reference_stored_operations = {
     .rows_gather = dr_reference_rows_gather,
     .rows_scatter = dr_reference_rows_scatter,
     .cross_entropy = cross_entropy,
+    .choose = choose,
     .sum_losses = dr_host_sum_losses,
     .sum_squares = dr_reference_sum_squares,
     .clip = dr_host_clip,

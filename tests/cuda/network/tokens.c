@@ -222,6 +222,38 @@ CASE(losses) {
                        .run = sum_losses});
 }
 
+OPERATION(choose) {
+    return b->ops->choose(b, c->numbers[0], c->numbers[1], c->numbers[2], at[0], at[1], at[2]);
+}
+
+CASE(choices) {
+    static const int64_t sizes[] = {1, 7, 255, 256, 1000, 2304};
+    static const double temperatures[] = {0, 0.3, 1, 7}, shares[] = {1, 0.99, 0.5, 1e-6}, floors[] = {0, 0, 0.02, 1};
+    const int64_t count = draw_between(t, 1, 20), vocabulary = sizes[round % 6];
+    const int64_t allowed = draw_flip(t) ? vocabulary : draw_between(t, 1, vocabulary);
+    dr_draw *draws = draw_block(t, count, sizeof *draws);
+    int32_t *ids = draw_block(t, count, sizeof *ids);
+    tensor logits = scaled_by(t, draw_vectors(t, "logits", READ, count, vocabulary), 3);
+    for (int64_t i = 0; i < count; i++) {
+        double *row = (double *)logits.values + i * vocabulary;
+        for (int64_t v = 0; i % 2 && v < vocabulary; v++) row[v] = floor(row[v]); /* many are equal */
+        draws[i] = (dr_draw){.temperature = temperatures[draw_between(t, 0, 3)],
+                             .top_p = shares[draw_between(t, 0, 3)],
+                             .min_p = floors[draw_between(t, 0, 3)],
+                             .top_k = draw_flip(t) ? draw_between(t, 1, allowed + 2) : 0,
+                             .point = dr_random_uniform(&t->random)};
+        if (i == 5) row[draw_between(t, 0, allowed - 1)] = (double)NAN;
+        if (i == 7) row[draw_between(t, 0, allowed - 1)] = (double)-INFINITY;
+    }
+    check_call(
+        t, &(call){.name = "choose",
+                   .numbers = {count, vocabulary, allowed},
+                   .tensors = {logits,
+                               integers_of("draws", INT64S, READ, count * (int64_t)(sizeof *draws / sizeof(int64_t)), draws),
+                               integers_of("ids", INT32S, WRITTEN, count, ids)},
+                   .run = choose});
+}
+
 /* A step of the optimizer, and what it decides as doubles. */
 enum { RUNS = 3 };
 
@@ -504,6 +536,7 @@ const network_case token_cases[] = {{"tables and rows", tables},
                                     {"attention", attentions},
                                     {"attention with memory", attentions_with_memory},
                                     {"losses", losses},
+                                    {"choices", choices},
                                     {"optimizer", steps},
                                     {"muon", muon},
                                     {"copies", copies},

@@ -155,6 +155,10 @@ dr_status dr_cuda_cross_entropy(dr_backend *, int64_t count, int64_t vocabulary,
 
 dr_status dr_cuda_sum_losses(dr_backend *, int64_t count, const double *loss, const uint8_t *hit, dr_loss_sum *sum);
 
+/* choose.cu */
+dr_status dr_cuda_choose(dr_backend *, int64_t count, int64_t vocabulary, int64_t allowed, const void *logits,
+                         const dr_draw *draws, int32_t *ids);
+
 /* optimizer.cu */
 dr_status dr_cuda_clip(dr_backend *, double clip, dr_control *control);
 dr_status dr_cuda_sum_squares(dr_backend *, int64_t count, const void *x, dr_control *control);
@@ -192,8 +196,8 @@ dr_status dr_cuda_descend(dr_backend *, const dr_descent *, const dr_control *, 
     .scale_heads_forward = dr_cuda_scale_heads_forward, .scale_heads_backward = dr_cuda_scale_heads_backward,                  \
     .copy_heads = dr_cuda_copy_heads, .add = dr_cuda_add, .store_vectors = dr_cuda_store_vectors,                              \
     .rows_gather = dr_cuda_rows_gather, .rows_scatter = dr_cuda_rows_scatter, .cross_entropy = dr_cuda_cross_entropy,          \
-    .sum_losses = dr_cuda_sum_losses, .clip = dr_cuda_clip, .sum_squares = dr_cuda_sum_squares, .adamw = dr_cuda_adamw,        \
-    .momentum = dr_cuda_momentum, .descend = dr_cuda_descend
+    .choose = dr_cuda_choose, .sum_losses = dr_cuda_sum_losses, .clip = dr_cuda_clip, .sum_squares = dr_cuda_sum_squares,      \
+    .adamw = dr_cuda_adamw, .momentum = dr_cuda_momentum, .descend = dr_cuda_descend
 
 #ifdef __cplusplus
 }
