@@ -98,6 +98,27 @@ static void test_a_turn_reads_only_what_is_new(void **state) {
     dr_conversation_destroy(conversation);
 }
 
+/* A model of bytes may make zero bytes, which no message holds. */
+static void test_zero_bytes(void **state) {
+    (void)state;
+    dr_generate_options options = greedy(3);
+    dr_conversation *conversation;
+    output out;
+    letters[0].bias = 1000;
+    assert_int_equal(dr_conversation_create(model, NULL, chat, &conversation), DR_OK);
+    for (int i = 0; i < 2; i++) {
+        const dr_turn turn = say(conversation, "what?", &options, &out);
+        assert_int_equal(out.bytes, 3);
+        assert_memory_equal(out.text, "\0\0\0", 3);
+        assert_int_equal(turn.read, (i > 0) + (int64_t)strlen("[user|what?][assistant|"));
+        assert_string_equal(message(conversation, 2 * i + 1, "assistant"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    }
+    assert_int_equal(dr_conversation_add(conversation, "user", "a\0b", 3), DR_ERROR_FORMAT);
+    assert_non_null(strstr(dr_last_error(), "zero byte"));
+    assert_int_equal(dr_conversation_count(conversation), 4);
+    dr_conversation_destroy(conversation);
+}
+
 /* What was taken back is not read again, as far as the states before the last turns go, and is as if it had never been said. */
 static void test_a_message_that_was_taken_back(void **state) {
     (void)state;
@@ -289,6 +310,7 @@ static void test_failed_allocations_are_survived(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_turn_reads_only_what_is_new),
+        cmocka_unit_test(test_zero_bytes),
         cmocka_unit_test(test_a_message_that_was_taken_back),
         cmocka_unit_test(test_answers_are_those_of_the_whole_text),
         cmocka_unit_test(test_a_text_that_was_rewritten_is_read_anew),

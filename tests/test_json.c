@@ -20,7 +20,8 @@ static void test_json_syntax(void **state) {
     (void)state;
     static const struct {
         const char *text, *says;
-    } cases[] = {{"", "c.json, line 1, column 0"},
+    } cases[] = {{"", "c.json is empty: it must be a JSON object"},
+                 {"{\"a\": \"x\\u0000\"}", "c.json, line 1, column 15: a text has a zero byte"},
                  {"{\n  \"a\": 1,\n  \"b\" 2\n}", "c.json, line 3, column 7: ':' expected"},
                  {"{\"a\": 1, \"a\": 2}", "duplicate object key"},
                  {"{\"a\": 1} x", "end of file expected"},

@@ -37,9 +37,13 @@ json_t *dr_json_value(const char *text) {
 
 dr_status dr_json_parse(const char *text, size_t length, const char *source, json_t **object) {
     json_error_t error;
+    if (length == 0) return dr_fail(DR_ERROR_FORMAT, "%s is empty: it must be a JSON object, { ... }", source);
     json_t *root = load(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!root && json_error_code(&error) == json_error_out_of_memory)
         return dr_fail(DR_ERROR_MEMORY, "%s: there is no memory for its JSON", source);
+    if (!root && json_error_code(&error) == json_error_null_character)
+        return dr_fail(DR_ERROR_FORMAT, "%s, line %d, column %d: a text has a zero byte, \\u0000: take it out", source,
+                       error.line, error.column);
     if (!root) return dr_fail(DR_ERROR_FORMAT, "%s, line %d, column %d: %s", source, error.line, error.column, error.text);
     if (!json_is_object(root)) {
         char found[64];

@@ -74,6 +74,18 @@ static dr_status append(text_buffer *text, const char *bytes, size_t count) {
     return DR_OK;
 }
 
+/* Text that a model made: a zero byte becomes U+FFFD, as bytes that are no UTF-8 have, since a message holds none. */
+static dr_status append_made(text_buffer *text, const char *bytes, size_t count) {
+    for (size_t from = 0; from < count;) {
+        const char *zero = memchr(bytes + from, '\0', count - from);
+        const size_t end = zero ? (size_t)(zero - bytes) : count;
+        DR_TRY(append(text, bytes + from, end - from));
+        if (zero) DR_TRY(append(text, "\xef\xbf\xbd", 3));
+        from = end + 1;
+    }
+    return DR_OK;
+}
+
 /* ---- life ---- */
 
 static dr_status open(dr_conversation *made, const dr_model *model) {
@@ -132,6 +144,7 @@ void dr_conversation_destroy(dr_conversation *conversation) {
 /* ---- messages ---- */
 
 static dr_status add_message(json_t *messages, const char *role, const char *text, size_t bytes) {
+    if (memchr(text, '\0', bytes)) return dr_fail(DR_ERROR_FORMAT, "the text of a message has a zero byte: take it out");
     json_t *name = json_string(role), *content = json_stringn(text, bytes), *message = json_object();
     if (!name || !content) {
         json_decref(name);
@@ -337,7 +350,7 @@ static dr_status follow(dr_conversation *self, int32_t id) {
     const dr_status status = dr_decoder_step(self->decoder, id, &text, &bytes);
     if (status == DR_ERROR_FORMAT) return DR_OK;
     DR_TRY(status);
-    return append(&self->read, text, bytes);
+    return append_made(&self->read, text, bytes);
 }
 
 static dr_status make_answer(dr_conversation *self, dr_sampler *sampler, dr_answer *answer,
@@ -349,7 +362,7 @@ static dr_status make_answer(dr_conversation *self, dr_sampler *sampler, dr_answ
         DR_TRY(dr_sampler_choose(sampler, self->context.logits, &choice));
         DR_TRY(dr_answer_add(answer, choice.id));
         if (turn->made++ == 0) turn->first_token_seconds = dr_clock_now() - start;
-        DR_TRY(append(&self->answer, answer->ready, answer->ready_bytes));
+        DR_TRY(append_made(&self->answer, answer->ready, answer->ready_bytes));
         goes_on = emit(context, answer->ready ? answer->ready : "", answer->ready_bytes);
         const bool ends = answer->finish == DR_FINISH_END || answer->finish == DR_FINISH_STOP;
         if (!ends) DR_TRY(follow(self, choice.id));

@@ -58,12 +58,8 @@ static dr_status render_chat(dr_completion *c) {
 }
 
 static dr_status check_prompt(dr_completion *c, const dr_request_prompt *prompt) {
-    const int64_t vocabulary = dr_model_get_config(c->served->model)->vocabulary;
     if (prompt->count < 1) return dr_fail(DR_ERROR_FORMAT, "a prompt has no tokens: it must have at least one");
-    for (int64_t i = 0; i < prompt->count; i++)
-        if (prompt->ids[i] >= vocabulary)
-            return dr_fail(DR_ERROR_FORMAT, "token %lld of a prompt is %lld: ids of this model are from 0 to %lld",
-                           (long long)i, (long long)prompt->ids[i], (long long)vocabulary - 1);
+    DR_TRY(dr_served_check_ids(c->served, prompt->ids, prompt->count));
     const int64_t context = c->exchange->server->options.context, made = c->request.max_tokens < 0 ? 1 : c->request.max_tokens;
     if (prompt->count > context || made > context - prompt->count)
         return dr_fail(DR_ERROR_FORMAT, "a prompt has %lld tokens and its answer may have %lld: together at most %lld",

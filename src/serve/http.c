@@ -27,10 +27,12 @@ static const struct route {
     enum MHD_Result (*answer)(dr_exchange *exchange);
     bool open; /* needs no key */
 } routes[] = {
+    /* a path that ends with / goes on, but for the first */
     {"GET", "/", dr_answer_page, true},
     {"GET", "/health", dr_answer_health, true},
     {"GET", "/metrics", dr_answer_metrics, false},
     {"GET", "/v1/models", dr_answer_models, false},
+    {"GET", "/v1/models/", dr_answer_model, false},
     {"POST", "/v1/completions", dr_answer_completion, false},
     {"POST", "/v1/chat/completions", dr_answer_chat, false},
     {"POST", "/v1/embeddings", dr_answer_embedding, false},
@@ -134,11 +136,17 @@ static bool has_key(const dr_exchange *exchange) {
     return given && strncmp(given, scheme, sizeof scheme - 1) == 0 && same_key(given + sizeof scheme - 1, key);
 }
 
+static bool leads_to(const struct route *route, const char *path) {
+    const size_t bytes = strlen(route->path);
+    const bool goes_on = bytes > 1 && route->path[bytes - 1] == '/';
+    return goes_on ? strncmp(path, route->path, bytes) == 0 && path[bytes] : strcmp(path, route->path) == 0;
+}
+
 static const struct route *find_route(const char *path, const char *method, bool *known) {
     *known = false;
     if (strcmp(method, "HEAD") == 0) method = "GET";
     for (int i = 0; i < ROUTES; i++) {
-        if (strcmp(routes[i].path, path) != 0) continue;
+        if (!leads_to(&routes[i], path)) continue;
         *known = true;
         if (strcmp(routes[i].method, method) == 0) return &routes[i];
     }

@@ -51,6 +51,7 @@ enum MHD_Result dr_answer_embedding(dr_exchange *exchange);
 enum MHD_Result dr_answer_health(dr_exchange *exchange);
 enum MHD_Result dr_answer_page(dr_exchange *exchange);
 enum MHD_Result dr_answer_models(dr_exchange *exchange);
+enum MHD_Result dr_answer_model(dr_exchange *exchange);
 enum MHD_Result dr_answer_metrics(dr_exchange *exchange);
 enum MHD_Result dr_answer_tokenize(dr_exchange *exchange);
 enum MHD_Result dr_answer_detokenize(dr_exchange *exchange);

@@ -16,18 +16,29 @@ enum MHD_Result dr_answer_page(dr_exchange *exchange) {
     return dr_http_send_constant(exchange, 200, "text/html; charset=utf-8", dr_page);
 }
 
+static json_t *describe(const dr_server *server, const dr_served *served) {
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:b}", "id", served->name, "object", "model", "created",
+                     (json_int_t)served->created, "owned_by", "deltarule", "max_model_len", (json_int_t)server->options.context,
+                     "chat", served->chat != NULL);
+}
+
 enum MHD_Result dr_answer_models(dr_exchange *exchange) {
     dr_server *server = exchange->server;
     json_t *list = json_array();
     pthread_mutex_lock(&server->lock);
-    for (int64_t i = 0; i < server->options.model_count; i++) {
-        const dr_served *served = server->served[i];
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:s, s:I, s:b}", "id", served->name, "object", "model",
-                                              "created", (json_int_t)served->created, "owned_by", "deltarule", "max_model_len",
-                                              (json_int_t)server->options.context, "chat", served->chat != NULL));
-    }
+    for (int64_t i = 0; i < server->options.model_count; i++) json_array_append_new(list, describe(server, server->served[i]));
     pthread_mutex_unlock(&server->lock);
     return dr_http_send_json(exchange, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+enum MHD_Result dr_answer_model(dr_exchange *exchange) {
+    dr_served *served = dr_server_acquire(exchange->server, exchange->path + strlen("/v1/models/"));
+    if (!served)
+        return dr_http_send_error(exchange, 404, "there is no such model: /v1/models lists those that there are", "model",
+                                  "model_not_found");
+    json_t *json = describe(exchange->server, served);
+    dr_server_release(exchange->server, served);
+    return dr_http_send_json(exchange, json);
 }
 
 enum MHD_Result dr_answer_metrics(dr_exchange *exchange) {
@@ -88,7 +99,8 @@ enum MHD_Result dr_answer_detokenize(dr_exchange *exchange) {
     size_t bytes = 0;
     enum MHD_Result result = begin(exchange, DR_REQUEST_DETOKENIZE, &request, &served);
     if (served) {
-        dr_status status = dr_served_decode(served, request.prompts->ids, request.prompts->count, &text, &bytes);
+        dr_status status = dr_served_check_ids(served, request.prompts->ids, request.prompts->count);
+        if (status == DR_OK) status = dr_served_decode(served, request.prompts->ids, request.prompts->count, &text, &bytes);
         result = status == DR_OK ? dr_http_send_json(exchange, json_pack("{s:o}", "prompt", json_stringn(text, bytes)))
                                  : dr_http_send_failure(exchange, status, "tokens");
     }

@@ -83,6 +83,15 @@ void dr_served_destroy(dr_served *served) {
     dr_release(served);
 }
 
+dr_status dr_served_check_ids(const dr_served *served, const int32_t *ids, int64_t count) {
+    const int64_t vocabulary = dr_model_get_config(served->model)->vocabulary;
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vocabulary)
+            return dr_fail(DR_ERROR_FORMAT, "token %lld is %lld: ids of this model are from 0 to %lld", (long long)i,
+                           (long long)ids[i], (long long)vocabulary - 1);
+    return DR_OK;
+}
+
 dr_status dr_served_decode(const dr_served *served, const int32_t *ids, int64_t count, char **text, size_t *bytes) {
     dr_decoder *decoder;
     const char *found;

@@ -24,6 +24,9 @@ dr_status dr_served_load(const dr_serve_options *options, const char *model, dr_
 /* Finishes what was submitted, then frees; NULL is allowed. */
 void dr_served_destroy(dr_served *served);
 
+/* DR_ERROR_FORMAT where an id is not one of the model's. */
+dr_status dr_served_check_ids(const dr_served *served, const int32_t *ids, int64_t count);
+
 /* The text of ids with special tokens, broken characters as U+FFFD. Free *text with dr_release. */
 dr_status dr_served_decode(const dr_served *served, const int32_t *ids, int64_t count, char **text, size_t *bytes);
 

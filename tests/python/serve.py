@@ -463,7 +463,9 @@ def test_tokens(server, command, model):
     assert server.post("/tokenize", {"prompt": "ab", "add_special_tokens": False})["tokens"] == [97, 98]
     assert server.post("/detokenize", {"tokens": [97, 98, 195, 169]})["prompt"] == "abé"
     assert json.loads(server.ask("GET", "/tokenizer_info")[1])["vocab_size"] == 257
-    assert json.loads(server.ask("GET", "/v1/models")[1])["data"][0]["id"] == "tiny"
+    listed = json.loads(server.ask("GET", "/v1/models")[1])["data"]
+    assert listed[0]["id"] == "tiny"
+    assert json.loads(server.ask("GET", "/v1/models/tiny")[1]) == listed[0]
     assert server.ask("GET", "/health")[0] == 200
     assert b"<html" in server.ask("GET", "/")[1]
 

@@ -46,7 +46,7 @@ BAD = [  # path, body, a word of the sentence
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": "b"}, "tools"),
     ("/v1/embeddings", {}, "input"), ("/v1/embeddings", {"input": []}, "empty"), ("/v1/embeddings", {"input": "a", "dimensions": 8}, "dimensions"),
     ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "base64"), ("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": 1}, "prompt"), ("/detokenize", {"tokens": "a"}, "tokens"),
-    ("/detokenize", {"tokens": [None]}, "token ids"),
+    ("/detokenize", {"tokens": [None]}, "token ids"), ("/detokenize", {"tokens": [65, 10**6]}, "token 1 is 1000000"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_bad_requests(server, command, model):
             wrong.append((path, str(body)[:80], status, message))
     assert not wrong, wrong
     for method, path, wanted in [("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("PUT", "/health", 405),
-                                 ("POST", "/v1/models", 405)]:
+                                 ("POST", "/v1/models", 405), ("GET", "/v1/models/other", 404), ("POST", "/v1/models/tiny", 405), ("GET", "/v1/models/", 404)]:
         status, text = server.ask(method, path)
         assert status == wanted and json.loads(text)["error"]["message"], (method, path, status)
     status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "model": "other"})

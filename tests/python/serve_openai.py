@@ -61,6 +61,7 @@ def check_formats(client, chat):
 
 def check(client, server):
     assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "deltarule"
     ask = dict(model="tiny", prompt="line 17 of file b", max_tokens=30, temperature=0)
     whole = client.completions.create(**ask, logprobs=3, n=2)
     assert len(whole.choices) == 2 and whole.choices[0].text == whole.choices[1].text
