@@ -63,6 +63,8 @@ refuse '{"text": 3, "value": "x"}' 'bad.jsonl: line 2: ' cloze
 refuse '{"text": "x"' 'bad.jsonl: line 2' cloze
 refuse '[]' 'bad.jsonl: line 2' cloze
 refuse '{"text": "x", "value": []}' '"value" has no answer' cloze
+refuse '{"text": "x", "value": ["y", " "]}' 'an answer is empty' cloze
+refuse '{"text": "x", "page": ""}' '"page" is empty' rolling
 refuse '{"text": "x", "value": [3]}' 'an answer must be a text' cloze
 one() {
     printf '%s\n' "$1" >bad.jsonl
