@@ -3,7 +3,7 @@
 . "$(dirname "$0")/expect.sh"
 make_corpus
 expect 0 'model: run' "$deltarule" train --corpus corpus --hidden 16 --layers 1 --heads 1 --intermediate 16 --batch 4 --seq-len 32 \
-    --steps 60 --threads 1 --out run
+    --steps 120 --threads 1 --out run
 
 # The same choice, written in each format: its log-probability is the same wherever context and continuation are.
 probability() { sed -n 's/.*"logprobs": \[\([^],]*\).*/\1/p' stdout | head -1; }
@@ -48,6 +48,7 @@ expect 0 'accuracy             ' "$deltarule" evaluate run task.jsonl --format l
 expect 0 '' "$deltarule" generate --model run --prompt 'line 5 of file' --no-echo --temperature 0 --tokens 12 --stop '
 '
 answer=$(cat stdout)
+[ -n "$(printf '%s' "$answer" | tr -d ' ')" ] || fail 'the answer is blank, and shows nothing'
 printf '{"prompt": "line 5 of file", "answer": ["none", "%s"]}\n{"prompt": "line 5 of file", "answer": "~"}\n' "$answer" >task.jsonl
 expect 0 '"items": 2, "exact": 0.5, "contained": 0.5, "found": 0.25' "$deltarule" evaluate run task.jsonl --tokens 12 --json
 printf '{"text": "head\\nthe needle is KEY7 and more of it\\nkey:", "value": "key7"}\n{"text": "a\\nkey:", "value": "b"}\n' >task.jsonl
