@@ -332,8 +332,7 @@ static dr_status read_rolling(const json_t *object, dr_item *item) {
 static dr_status add_alias(dr_item *item, const json_t *value) {
     const char *text = json_string_value(value);
     if (!text) return dr_fail(DR_ERROR_FORMAT, "an answer must be a text, or a list of texts");
-    if (strspn(text, " \t\r\n") == strlen(text))
-        return dr_fail(DR_ERROR_FORMAT, "an answer is empty: any text would hold it");
+    if (strspn(text, " \t\r\n") == strlen(text)) return dr_fail(DR_ERROR_FORMAT, "an answer is empty: any text would hold it");
     if (item->aliases == DR_MOST_CHOICES) return dr_fail(DR_ERROR_FORMAT, "it has more than %d answers", DR_MOST_CHOICES);
     return join(&item->alias[item->aliases++], text, "", "");
 }
