@@ -51,7 +51,7 @@ class Server:
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
-        status = self.process.wait(timeout=120)
+        status = self.process.wait(timeout=600)
         log = self.log()
         self.errors.close()
         if status != 0 or "Sanitizer" in log:
@@ -62,7 +62,7 @@ class Server:
         return os.pread(self.errors.fileno(), os.fstat(self.errors.fileno()).st_size, 0).decode(errors="replace")
 
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
 
     def ask(self, method, path, body=None, headers=None):
         """The status and the body of a response; a body that is an object goes as JSON."""
