@@ -69,7 +69,11 @@ static dr_layout layout_of(const bench *b) {
     }
 #define ADAMW                                                                                                                  \
     &(dr_adamw) {                                                                                                              \
-        .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8                                                        \
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8                                                                               \
+    }
+#define WHOLE                                                                                                                  \
+    &(dr_adamw_run) {                                                                                                          \
+        .count = b->rows * DIM, .learning_rate = 1e-3                                                                          \
     }
 
 RUN(norm, o->rms_norm_forward(b->backend, NORM, b->x, b->weight, NULL, b->y))
@@ -92,7 +96,7 @@ RUN(scale, o->scale_heads_forward(b->backend, b->rows, HEADS, SIZE, false, b->we
 RUN(rotary, o->rotary(b->backend, ROTARY, b->y, false))
 RUN(embedding, o->embedding_forward(b->backend, b->rows, DIM, b->ids, b->x, b->y))
 RUN(loss, o->cross_entropy(b->backend, b->rows, DIM, b->x, b->ids, 1.0 / (double)b->rows, b->loss, b->hit, b->d_x))
-RUN(adamw, o->adamw(b->backend, ADAMW, &(dr_control){.scale = 1, .updates = 10}, b->rows *DIM, b->d_y, b->d_x, b->z, b->d_z))
+RUN(adamw, o->adamw(b->backend, ADAMW, &(dr_control){.scale = 1, .updates = 10}, 1, WHOLE, b->d_y, b->d_x, b->z, b->d_z))
 
 static const operation operations[] = {
     {"rms norm", 1, 1, 0, norm},
