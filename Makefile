@@ -76,6 +76,7 @@ format: ## lay out all C files by .clang-format
 
 reference: ## build/reference/html, the C API from the public headers
 	@tools/install-packages reference
+	@case "$$PWD" in *' '*) echo "doxygen follows no links between pages below a folder whose path has blanks: $$PWD" >&2; exit 1 ;; esac
 	mkdir -p build/reference
 	doxygen docs/Doxyfile
 
