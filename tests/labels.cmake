@@ -1,10 +1,11 @@
 # Labels each test of this folder short or long: `ctest -L short` takes less than two minutes on two cores. Long are the random
-# compositions, all engines over all recorded shapes, the recorded steps of all layers, the papers' statements, what measures times,
-# and what loads PyTorch or lm-evaluation-harness. All have fixed seeds.
-set(long compositions recurrence_cpu recorded_steps theory cli_theory bench cli_bench templates_differ tokenizers_differ
-  models_differ convert_opens evaluate_agrees serve_harness long_prompt)
+# compositions, all engines over all recorded shapes, the recorded steps of all layers, that no output depends on later tokens, the
+# papers' statements, thousands of spoiled model folders, what measures times, and what loads PyTorch or lm-evaluation-harness. All
+# have fixed seeds.
+set(long compositions recurrence_cpu recorded_steps causality theory cli_theory bench cli_bench templates_differ tokenizers_differ
+  models_differ hostile_folders convert_opens evaluate_agrees serve_harness long_prompt)
 if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
-  list(APPEND long causality log_decay)
+  list(APPEND long log_decay)
 endif()
 get_property(tests DIRECTORY PROPERTY TESTS)
 # What computes on several threads at once, or is called by several: the thread sanitizer takes these first.
