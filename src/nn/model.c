@@ -1,6 +1,7 @@
 /* Models: their layers, the list of parameters and their block, random first values, and what callers ask a model for. */
 #include "nn/model.h"
 #include "base/error.h"
+#include "base/tasks.h"
 #include "nn/build.h"
 #include "nn/config.h"
 #include "nn/describe.h"
@@ -8,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- layers --------------------------------------------------------------------------------------------------------- */
 
@@ -263,19 +265,46 @@ static dr_status put(dr_model *model, int64_t index, const double *from, void *o
     return dr_model_put_rows(model, index, 0, parameter->count / parameter->shape[parameter->rank - 1], own);
 }
 
+enum { VALUES_OF_TASK = 1 << 16, MOST_DRAWING_THREADS = 16 };
+
+/* A parameter whose first values are drawn, some at a time. */
+typedef struct {
+    const dr_initial *initial;
+    double range;
+    uint64_t seed;
+    const dr_parameter *parameter;
+    double *values;
+} drawing;
+
+static dr_status draw_task(void *context, int64_t index) {
+    const drawing *d = context;
+    const int64_t first = index * VALUES_OF_TASK, left = d->parameter->count - first;
+    dr_initial_draw_part(d->initial, d->range, d->seed, d->parameter->name, first,
+                         left < VALUES_OF_TASK ? left : VALUES_OF_TASK, d->values + first);
+    return DR_OK;
+}
+
+/* Those of the backend or, of a device that leaves the host's alone, of the machine. */
+static int drawing_threads(const dr_backend *backend) {
+    const long processors = backend->ops->device ? sysconf(_SC_NPROCESSORS_ONLN) : backend->threads;
+    return processors < 1 ? 1 : processors < MOST_DRAWING_THREADS ? (int)processors : MOST_DRAWING_THREADS;
+}
+
 /* Each parameter has a random stream of its own, by its name. */
 static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     int64_t longest = 0;
     for (int64_t i = 0; i < model->listed; i++)
         if (model->parameters[i].count > longest) longest = model->parameters[i].count;
+    const int threads = drawing_threads(model->backend);
     void *host = NULL, *own = NULL;
     dr_status status = dr_allocate((size_t)longest * sizeof(double), "first values", &host);
     if (status == DR_OK && dr_weights_apart(model->backend))
         status = dr_allocate((size_t)longest * sizeof(double), "first values", &own);
     for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
         const dr_parameter *parameter = &model->parameters[i];
-        dr_initial_draw(&model->initials[i], model->config.initializer_range, seed, parameter->name, parameter->count, host);
-        status = put(model, i, host, own);
+        drawing d = {&model->initials[i], model->config.initializer_range, seed, parameter, host};
+        status = dr_run_tasks(threads, (parameter->count + VALUES_OF_TASK - 1) / VALUES_OF_TASK, &d, draw_task);
+        if (status == DR_OK) status = put(model, i, host, own);
     }
     dr_release(own);
     dr_release(host);

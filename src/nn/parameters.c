@@ -106,7 +106,28 @@ static uint64_t hash(const char *name) {
     return sum;
 }
 
-void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values) {
+/* Words of a random stream that each value takes. */
+static uint64_t words_of(const dr_initial *initial) {
+    switch (initial->kind) {
+    case DR_INITIAL_NORMAL:
+        return 4;
+    case DR_INITIAL_UNIFORM:
+    case DR_INITIAL_A_LOG:
+    case DR_INITIAL_STEP:
+        return 2;
+    case DR_INITIAL_CONSTANT:
+        return 0;
+    }
+    return 0;
+}
+
+void dr_initial_draw_part(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t first,
+                          int64_t count, double *values) {
     dr_random random = dr_random_start(seed, hash(name));
+    random.drawn = (uint64_t)first * words_of(initial);
     for (int64_t i = 0; i < count; i++) values[i] = draw(initial, range, &random);
+}
+
+void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values) {
+    dr_initial_draw_part(initial, range, seed, name, 0, count, values);
 }

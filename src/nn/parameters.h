@@ -68,5 +68,8 @@ static inline int64_t dr_parameter_room(int64_t count) {
 /* count first values of the parameter of this name: they depend on nothing but the seed and the name, so that a parameter
  * more or less changes no other. */
 void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values);
+/* count of them from number `first` on, the same numbers. */
+void dr_initial_draw_part(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t first,
+                          int64_t count, double *values);
 
 #endif

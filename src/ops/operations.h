@@ -29,11 +29,13 @@ typedef struct {
     int members;
     const int64_t *columns; /* [members] */
     const void *plus;       /* [rows, out], added to y before that is rounded; not y itself. NULL: nothing */
+    int64_t x_row;          /* elements from a row of x, and of its gradient, to the next; 0: in */
 } dr_linear;
 
 /* y[r, g, :] = weight[g] x[r, g, :], one matrix a group (head) */
 typedef struct {
     int64_t rows, groups, in, out;
+    int64_t x_row; /* as above; 0: groups in */
 } dr_grouped_linear;
 
 typedef enum { DR_ACTIVATION_NONE, DR_ACTIVATION_SILU, DR_ACTIVATION_SIGMOID } dr_activation;
@@ -75,6 +77,8 @@ typedef struct {
     int64_t channels, width;
     dr_activation activation;
     int64_t x_row; /* elements from a row of x, and of its gradient, to the next; 0: channels */
+    int64_t unit;  /* vectors of so many channels of y are divided by sqrt(their sum of squares + eps); 0: they are not */
+    double eps;
 } dr_conv;
 
 /* Maps of a projection x [rows, heads, dim] to what a rule reads. A_log is [heads], or [heads, dim] if a_log_per_channel;
@@ -98,6 +102,12 @@ typedef struct {
     int64_t x_row;    /* elements from a row of x, and of its gradient, to the next; 0: heads dim */
 } dr_gate;
 
+static inline int64_t dr_linear_row(const dr_linear *linear) {
+    return linear->x_row > 0 ? linear->x_row : linear->in;
+}
+static inline int64_t dr_grouped_linear_row(const dr_grouped_linear *linear) {
+    return linear->x_row > 0 ? linear->x_row : linear->groups * linear->in;
+}
 static inline int64_t dr_conv_row(const dr_conv *conv) {
     return conv->x_row > 0 ? conv->x_row : conv->channels;
 }
@@ -188,6 +198,9 @@ typedef struct dr_operations {
     int64_t panels;  /* what the columns of each member of a panel are a multiple of, for operations that take them; 0: they
                         take none, and every distance of rows and every `members` is 0 */
     bool sums;       /* whether linear_forward takes dr_linear.plus, which is NULL elsewhere */
+    /* Whether conv takes a `unit` with that width; NULL: never. */
+    bool (*conv_units)(int64_t width, int64_t unit);
+    bool chains; /* whether linear and grouped_linear take columns of panels, too; else their x_row is 0 */
 
     /* memory: as the public functions of backend.h */
     dr_status (*allocate)(dr_backend *, size_t bytes, void **memory);

@@ -44,9 +44,12 @@ static double convolved(const sequence *s, int64_t t, int64_t c) {
     return u;
 }
 
+static dr_l2_norm unit_of(const dr_conv *conv) {
+    return (dr_l2_norm){conv->layout.rows * conv->channels / conv->unit, conv->unit, conv->eps};
+}
+
 dr_status dr_reference_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight,
                                     const void *bias, const void *initial, void *y_, void *final_) {
-    (void)backend;
     int64_t channels = conv->channels, kept = conv->width - 1;
     for (int64_t i = 0; i < conv->layout.sequences; i++) {
         sequence s = sequence_at(conv, i, x, weight, bias, initial);
@@ -59,7 +62,27 @@ dr_status dr_reference_conv_forward(dr_backend *backend, const dr_conv *conv, co
         for (int64_t j = 0; j < kept; j++)
             for (int64_t c = 0; c < channels; c++) final[j * channels + c] = input(&s, s.length - kept + j, c);
     }
-    return DR_OK;
+    if (conv->unit == 0) return DR_OK;
+    const dr_l2_norm unit = unit_of(conv);
+    return dr_reference_l2_norm_forward(backend, &unit, y_, y_);
+}
+
+/* The backward of a convolution whose vectors are divided: through what it divides, made again. */
+static dr_status unit_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
+                               const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
+    const int64_t count = conv->layout.rows * conv->channels;
+    const dr_l2_norm unit = unit_of(conv);
+    dr_conv plain = *conv;
+    void *made = NULL;
+    plain.unit = 0;
+    DR_TRY(dr_allocate((size_t)(2 * count + 1) * sizeof(double), "what a convolution divides", &made));
+    double *const y = made, *const d = y + count;
+    dr_status status = dr_reference_conv_forward(backend, &plain, x, weight, bias, initial, y, NULL);
+    if (status == DR_OK) status = dr_reference_l2_norm_backward(backend, &unit, y, d_y, d);
+    if (status == DR_OK)
+        status = dr_reference_conv_backward(backend, &plain, x, weight, bias, initial, d, d_x, d_weight, d_bias);
+    dr_release(made);
+    return status;
 }
 
 /* The columns in front of x in its rows, which are not its own, are not read: the copy begins at x. */
@@ -73,7 +96,7 @@ static dr_status copy_input(const dr_conv *conv, const double *x, void **copy) {
 dr_status dr_reference_conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight,
                                      const void *bias, const void *initial, const void *d_y_, void *d_x_, void *d_weight_,
                                      void *d_bias_) {
-    (void)backend;
+    if (conv->unit > 0) return unit_backward(backend, conv, x, weight, bias, initial, d_y_, d_x_, d_weight_, d_bias_);
     int64_t channels = conv->channels, width = conv->width;
     double *d_weight = d_weight_, *d_bias = d_bias_;
     void *copy = NULL; /* of x, where d_x is written over it */

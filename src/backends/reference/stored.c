@@ -44,10 +44,16 @@ static dr_status store_vectors(dr_backend *backend, int64_t count, const void *x
 
 /* ---- products ------------------------------------------------------------------------------------------------------- */
 
+/* Elements of so many rows of a panel, and of its columns in the last: what lies between them is rounded too, to what it is. */
+static int64_t panel_count(int64_t rows, int64_t row, int64_t columns) {
+    return rows > 0 ? (rows - 1) * row + columns : 0;
+}
+
 static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                 const void *bias, void *y) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, linear->rows * linear->in), *by = widen(&call, weight, linear->out * linear->in);
+    const int64_t count = panel_count(linear->rows, dr_linear_row(linear), linear->in);
+    const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->out * linear->in);
     double *to = result(&call, y, linear->rows * linear->out);
     dr_linear wide = *linear;
     wide.plus = widen(&call, linear->plus, linear->rows * linear->out);
@@ -58,9 +64,10 @@ static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, co
 static dr_status linear_backward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                  const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, linear->rows * linear->in), *by = widen(&call, weight, linear->out * linear->in),
+    const int64_t count = panel_count(linear->rows, dr_linear_row(linear), linear->in);
+    const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->out * linear->in),
                  *d_to = widen(&call, d_y, linear->rows * linear->out);
-    double *d_from = result(&call, d_x, linear->rows * linear->in);
+    double *d_from = result(&call, d_x, count);
     RUN(call, dr_reference_linear_backward(backend, linear, from, by, d_to, d_from, accumulate, d_weight, d_bias));
     return finish(&call);
 }
@@ -68,8 +75,8 @@ static dr_status linear_backward(dr_backend *backend, const dr_linear *linear, c
 static dr_status grouped_linear_forward(dr_backend *backend, const dr_grouped_linear *linear, const void *x, const void *weight,
                                         void *y) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, linear->rows * linear->groups * linear->in),
-                 *by = widen(&call, weight, linear->groups * linear->out * linear->in);
+    const int64_t count = panel_count(linear->rows, dr_grouped_linear_row(linear), linear->groups * linear->in);
+    const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->groups * linear->out * linear->in);
     double *to = result(&call, y, linear->rows * linear->groups * linear->out);
     RUN(call, dr_reference_grouped_linear_forward(backend, linear, from, by, to));
     return finish(&call);
@@ -78,10 +85,10 @@ static dr_status grouped_linear_forward(dr_backend *backend, const dr_grouped_li
 static dr_status grouped_linear_backward(dr_backend *backend, const dr_grouped_linear *linear, const void *x,
                                          const void *weight, const void *d_y, void *d_x, void *d_weight) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, linear->rows * linear->groups * linear->in),
-                 *by = widen(&call, weight, linear->groups * linear->out * linear->in),
+    const int64_t count = panel_count(linear->rows, dr_grouped_linear_row(linear), linear->groups * linear->in);
+    const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->groups * linear->out * linear->in),
                  *d_to = widen(&call, d_y, linear->rows * linear->groups * linear->out);
-    double *d_from = result(&call, d_x, linear->rows * linear->groups * linear->in);
+    double *d_from = result(&call, d_x, count);
     RUN(call, dr_reference_grouped_linear_backward(backend, linear, from, by, d_to, d_from, d_weight));
     return finish(&call);
 }
@@ -95,11 +102,6 @@ static dr_status embedding_backward(dr_backend *backend, int64_t rows, int64_t d
 }
 
 /* ---- norms, convolution --------------------------------------------------------------------------------------------- */
-
-/* Elements of so many rows of a panel, and of its columns in the last: what lies between them is rounded too, to what it is. */
-static int64_t panel_count(int64_t rows, int64_t row, int64_t columns) {
-    return rows > 0 ? (rows - 1) * row + columns : 0;
-}
 
 static int64_t gate_count(const dr_rms_norm *norm) {
     if (norm->gate_row == 0) return norm->rows * norm->dim;

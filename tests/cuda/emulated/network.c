@@ -22,6 +22,7 @@ static const dr_operations operations = {
     .dtype = DR_F32,
     .panels = 8,
     .sums = true,
+    .chains = true,
     .allocate = dr_cuda_allocate,
     .free = dr_cuda_free,
     .zero = dr_cuda_zero,

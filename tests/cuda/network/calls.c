@@ -247,7 +247,7 @@ void check_call(trials *t, const call *given) {
     call c = *given;
     results exact, rounded = {{NULL}}, first, again;
     if (t->wrong[0]) return;
-    const bool shifts = draw_between(t, 0, 3) == 0;
+    const bool shifts = draw_between(t, 0, 3) == 0 && !given->aligned;
     for (int i = 0; i < MOST_TENSORS; i++) c.tensors[i].shifted = shifts && draw_flip(t);
     exact = run_on(t, &c, t->exact);
     if (t->rounded) rounded = run_on(t, &c, t->rounded);

@@ -51,6 +51,7 @@ typedef struct call {
     const void *descriptor;
     int64_t numbers[6]; /* what run reads beside the descriptor */
     double tolerance;   /* of floats; 0: that of a forward */
+    bool aligned;       /* every tensor begins at 16 bytes */
     tensor tensors[MOST_TENSORS];
     dr_status (*run)(const struct call *, dr_backend *, void *const at[MOST_TENSORS]);
 } call;

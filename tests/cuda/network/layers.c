@@ -32,52 +32,63 @@ static columns_drawn draw_columns(trials *t, int64_t columns) {
 OPERATION(linear) {
     dr_linear of = *(const dr_linear *)c->descriptor;
     of.plus = at[4];
-    return b->ops->linear_forward(b, &of, at[0], at[1], at[2], at[3]);
+    return b->ops->linear_forward(b, &of, column_of(b, DR_VECTOR, at[0], c->numbers[1]), at[1], at[2], at[3]);
 }
 OPERATION(linear_back) {
-    return b->ops->linear_backward(b, c->descriptor, at[0], at[1], at[2], at[3], c->numbers[0], at[4], at[5]);
+    void *const x = column_of(b, DR_VECTOR, at[0], c->numbers[1]), *const d_x = c->numbers[2] ? x : at[3];
+    return b->ops->linear_backward(b, c->descriptor, x, at[1], at[2], d_x, c->numbers[0], at[4], at[5]);
 }
 OPERATION(grouped) {
-    return b->ops->grouped_linear_forward(b, c->descriptor, at[0], at[1], at[2]);
+    return b->ops->grouped_linear_forward(b, c->descriptor, column_of(b, DR_VECTOR, at[0], c->numbers[1]), at[1], at[2]);
 }
 OPERATION(grouped_back) {
-    return b->ops->grouped_linear_backward(b, c->descriptor, at[0], at[1], at[2], at[3], at[4]);
+    void *const x = column_of(b, DR_VECTOR, at[0], c->numbers[1]), *const d_x = c->numbers[2] ? x : at[3];
+    return b->ops->grouped_linear_backward(b, c->descriptor, x, at[1], at[2], d_x, at[4]);
 }
 
 CASE(products) {
-    const bool add = round % 2;
-    const dr_linear l = {.rows = draw_between(t, 0, 70), .in = draw_width(t, 128), .out = draw_width(t, 128)};
-    const dr_grouped_linear g = {draw_between(t, 1, 40), draw_between(t, 1, 4), draw_width(t, 64), draw_width(t, 64)};
+    dr_linear l = {.rows = draw_between(t, 0, 70), .in = draw_width(t, 128), .out = draw_width(t, 128)};
+    dr_grouped_linear g = {
+        .rows = draw_between(t, 1, 40), .groups = draw_between(t, 1, 4), .in = draw_width(t, 64), .out = draw_width(t, 64)};
+    const columns_drawn one = draw_columns(t, l.in), many = draw_columns(t, g.groups * g.in);
+    l.x_row = one.row, g.x_row = many.row;
+    const int64_t l_row = dr_linear_row(&l), g_row = dr_grouped_linear_row(&g);
+    const bool l_in_place = l.x_row > 0, g_in_place = g.x_row > 0, add = !l_in_place && round % 2;
     check_call(t, &(call){.name = "linear",
                           .descriptor = &l,
-                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.in), draw_vectors(t, "weight", READ, l.out, l.in),
+                          .numbers = {0, one.column},
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, l_row), draw_vectors(t, "weight", READ, l.out, l.in),
                                       perhaps(t, draw_numbers(t, "bias", READ, 1, l.out)),
                                       draw_vectors(t, "y", WRITTEN, l.rows, l.out),
                                       perhaps(t, draw_vectors(t, "plus", READ, l.rows, l.out))},
                           .run = linear});
+    tensor d_x = perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, l.rows, l.in));
+    if (l_in_place) d_x.values = NULL;
     check_call(t, &(call){.name = "linear_back",
                           .descriptor = &l,
-                          .numbers = {add},
+                          .numbers = {add, one.column, l_in_place},
                           .tolerance = backward_tolerance,
-                          .tensors = {draw_vectors(t, "x", READ, l.rows, l.in), draw_vectors(t, "weight", READ, l.out, l.in),
-                                      draw_vectors(t, "d_y", READ, l.rows, l.out),
-                                      perhaps(t, draw_vectors(t, "d_x", add ? ADDED : WRITTEN, l.rows, l.in)),
-                                      perhaps(t, draw_numbers(t, "d_weight", ADDED, l.out, l.in)),
+                          .tensors = {draw_vectors(t, "x", l_in_place ? ADDED : READ, l.rows, l_row),
+                                      draw_vectors(t, "weight", READ, l.out, l.in), draw_vectors(t, "d_y", READ, l.rows, l.out),
+                                      d_x, perhaps(t, draw_numbers(t, "d_weight", ADDED, l.out, l.in)),
                                       perhaps(t, draw_numbers(t, "d_bias", ADDED, 1, l.out))},
                           .run = linear_back});
     check_call(t, &(call){.name = "grouped_linear",
                           .descriptor = &g,
-                          .tensors = {draw_vectors(t, "x", READ, g.rows, g.groups * g.in),
+                          .numbers = {0, many.column},
+                          .tensors = {draw_vectors(t, "x", READ, g.rows, g_row),
                                       draw_vectors(t, "weight", READ, g.groups * g.out, g.in),
                                       draw_vectors(t, "y", WRITTEN, g.rows, g.groups * g.out)},
                           .run = grouped});
+    d_x = perhaps(t, draw_vectors(t, "d_x", WRITTEN, g.rows, g.groups * g.in));
+    if (g_in_place) d_x.values = NULL;
     check_call(t, &(call){.name = "grouped_linear_back",
                           .descriptor = &g,
+                          .numbers = {0, many.column, g_in_place},
                           .tolerance = backward_tolerance,
-                          .tensors = {draw_vectors(t, "x", READ, g.rows, g.groups * g.in),
+                          .tensors = {draw_vectors(t, "x", g_in_place ? ADDED : READ, g.rows, g_row),
                                       draw_vectors(t, "weight", READ, g.groups * g.out, g.in),
-                                      draw_vectors(t, "d_y", READ, g.rows, g.groups * g.out),
-                                      perhaps(t, draw_vectors(t, "d_x", WRITTEN, g.rows, g.groups * g.in)),
+                                      draw_vectors(t, "d_y", READ, g.rows, g.groups * g.out), d_x,
                                       perhaps(t, draw_numbers(t, "d_weight", ADDED, g.groups * g.out, g.in))},
                           .run = grouped_back});
 }
@@ -297,14 +308,19 @@ CASE(convolutions) {
                  .channels = round == 1 ? 256 : draw_width(t, 128),
                  .width = round % 3 ? 4 : draw_between(t, 1, 8),
                  .activation = (dr_activation)(round % 2)};
+    if (round % 3 && draw_flip(t)) { /* vectors of it are divided by their lengths */
+        n.unit = 4 << draw_between(t, 1, 5), n.channels = n.unit * draw_between(t, 1, 3);
+        n.eps = 1e-6;
+    }
     const columns_drawn panel = draw_columns(t, n.channels);
-    n.x_row = panel.row;
+    n.x_row = n.unit > 0 ? panel.row / 8 * 8 + 8 * (panel.row % 8 > 0) : panel.row;
     const int64_t rows = n.layout.rows, row = n.channels, x_row = dr_conv_row(&n), kept = n.layout.sequences * (n.width - 1);
     check_call(
         t,
         &(call){.name = "conv",
                 .descriptor = &n,
                 .numbers = {panel.column},
+                .aligned = n.unit > 0,
                 .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", READ, rows, x_row),
                             draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),
                             perhaps(t, draw_numbers(t, "initial", READ, kept, row)), draw_vectors(t, "y", WRITTEN, rows, row),
@@ -317,6 +333,7 @@ CASE(convolutions) {
         t, &(call){.name = "conv_back",
                    .descriptor = &n,
                    .numbers = {panel.column, in_place},
+                   .aligned = n.unit > 0,
                    .tolerance = backward_tolerance,
                    .tensors = {boundaries_of(&n.layout), draw_vectors(t, "x", in_place ? ADDED : READ, rows, x_row),
                                draw_numbers(t, "weight", READ, row, n.width), perhaps(t, draw_numbers(t, "bias", READ, 1, row)),

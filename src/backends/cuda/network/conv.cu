@@ -9,6 +9,9 @@
  * and writes d_x W - 1 tokens behind; it goes W - 1 tokens beyond the stretch for the last of them. A kernel has W taps: those
  * of a narrower convolution that come first are zero.
  *
+ * Where vectors of y are divided by their length, n = y / s, they are those of neighbouring lanes, and the backward takes
+ * (d_n - n (d_n . n)) / s for d_y.
+ *
  * x may be columns of a panel, and d_x then goes where x was. What a warp reads of the stretches beside its own is kept
  * beforehand in that case: W - 1 rows on both sides of where a stretch begins. */
 #include "backends/cuda/network/columns.cuh"
@@ -20,11 +23,13 @@
 enum { WARPS = 4, THREADS = 32 * WARPS, AHEAD = 4, NEIGHBOURS = 4 };
 enum { SHORTEST = 8, LONGEST = 64, ENOUGH = 65536 }; /* tokens of a stretch; lanes that fill a GPU */
 enum { FEW = 4, MOST = 16 };                         /* taps of the instances */
+enum { UNIT = 32 * NEIGHBOURS };                     /* most channels of a vector that is divided, a warp's */
 
 template <typename T> struct conv_call {
     dr_cuda_layout layout;
     int64_t channels, x_row, tiles; /* x_row: elements from a row of x and d_x to the next; tiles: of 32 loads of channels */
-    int width, stretch;
+    int width, stretch, unit_lanes; /* unit_lanes: that have a vector which is divided; 0: none is */
+    float eps;
     dr_activation activation;
     const T *x, *d_y;
     const float *weight, *bias, *initial;
@@ -98,16 +103,25 @@ template <int N> static __device__ dr_floats<N> slopes(dr_activation kind, dr_fl
     return u;
 }
 
-/* Where a lane works. */
+/* Where a lane works: lanes behind the last channel compute what another one has and leave nothing. */
 typedef struct {
-    int64_t channel, first, end; /* tokens; first = end: nowhere */
+    int64_t channel, first, end; /* tokens; first = end: nowhere, as the whole warp */
+    bool idle;
 } conv_place;
 
 template <int N, typename T> static __device__ conv_place place_of(const conv_call<T> &call) {
     const int64_t tile = blockIdx.x % call.tiles, stretch = blockIdx.x / call.tiles * WARPS + threadIdx.x / 32;
     const int64_t channel = (tile * 32 + threadIdx.x % 32) * N, first = stretch * call.stretch, rows = call.layout.rows;
-    if (channel >= call.channels || first >= rows) return {channel, 0, 0};
-    return {channel, first, first + call.stretch < rows ? first + call.stretch : rows};
+    const bool idle = channel >= call.channels;
+    if (first >= rows) return {0, 0, 0, true};
+    return {idle ? 0 : channel, first, first + call.stretch < rows ? first + call.stretch : rows, idle};
+}
+
+/* One over the length of the vector that `lanes` lanes have of y. */
+template <int N> static __device__ float inverse_length(const dr_floats<N> &y, int lanes, float eps) {
+    float squares = 0;
+    EACH squares += y.at[n] * y.at[n];
+    return 1 / sqrtf(dr_sum_lanes(squares, lanes) + eps);
 }
 
 /* The inputs before a token, to all places of the window but the first: a step moves them down. kept: those of its sequence, at
@@ -148,7 +162,12 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_c
             for (int a = 0; a < AHEAD; a++, y_at += call.channels) {
                 if (!whole.value && begin + a >= count) break;
                 move_window(window, x[a].floats());
-                dr_store_floats<N>(y_at, activated(call.activation, convolved(tap, window, constant)));
+                dr_floats<N> y = activated(call.activation, convolved(tap, window, constant));
+                if (call.unit_lanes > 0) {
+                    const float inverse = inverse_length(y, call.unit_lanes, call.eps);
+                    EACH y.at[n] *= inverse;
+                }
+                if (!place.idle) dr_store_floats<N>(y_at, y);
             }
         };
         int begin = 0;
@@ -241,8 +260,16 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_
                 dr_floats<N> d = dr_same<N>(0);
                 if (whole.value || i < there) {
                     move_window(window, x[a].floats());
-                    const dr_floats<N> slope = slopes(call.activation, convolved(tap, window, constant));
+                    const dr_floats<N> u = convolved(tap, window, constant), slope = slopes(call.activation, u);
                     d = d_y[a].floats();
+                    if (call.unit_lanes > 0) {
+                        const dr_floats<N> y = activated(call.activation, u);
+                        float along = 0;
+                        EACH along += d.at[n] * y.at[n];
+                        const float inverse = inverse_length(y, call.unit_lanes, call.eps);
+                        along = dr_sum_lanes(along, call.unit_lanes) * inverse * inverse;
+                        EACH d.at[n] = (d.at[n] - y.at[n] * along) * inverse;
+                    }
                     EACH d.at[n] *= slope.at[n];
                 }
                 move_window(d_u, d);
@@ -250,7 +277,7 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_
                     TAPS EACH sum[w].at[n] += d.at[n] * window[w].at[n];
                     EACH sum[W].at[n] += d.at[n];
                 }
-                if ((!whole.value && i < W - 1) || !call.d_x) continue;
+                if ((!whole.value && i < W - 1) || !call.d_x || place.idle) continue;
                 dr_floats<N> d_x = dr_same<N>(0);
                 TAPS EACH d_x.at[n] += tap[w].at[n] * d_u[W - 1 - w].at[n];
                 dr_store_floats<N>(d_x_at, d_x);
@@ -279,13 +306,28 @@ static conv_call<T> call_of(const dr_conv *conv, const void *x, const void *weig
     call.width = (int)conv->width, call.activation = conv->activation;
     call.x = (const T *)x, call.weight = (const float *)weight, call.bias = (const float *)bias;
     call.initial = (const float *)initial;
+    call.unit_lanes = (int)(conv->unit / NEIGHBOURS), call.eps = (float)conv->eps;
     return call;
 }
 
+bool dr_cuda_conv_units(int64_t width, int64_t unit) {
+    return width <= FEW && unit >= NEIGHBOURS && unit <= UNIT && (unit & (unit - 1)) == 0;
+}
+
 static dr_status check(const dr_conv *conv) {
+    if (conv->unit > 0 && !dr_cuda_conv_units(conv->width, conv->unit))
+        return dr_fail(DR_ERROR_UNSUPPORTED,
+                       "backend cuda divides no vectors of %lld channels in a convolution over %lld tokens",
+                       (long long)conv->unit, (long long)conv->width);
     if (conv->width <= MOST) return DR_OK;
     return dr_fail(DR_ERROR_UNSUPPORTED, "backend cuda convolves over at most %d tokens, not %lld", MOST,
                    (long long)conv->width);
+}
+
+/* Lanes share a vector that is divided where each has NEIGHBOURS of its channels. */
+static dr_status check_aligned(int64_t unit, bool wide) {
+    if (unit == 0 || wide) return DR_OK;
+    return dr_fail(DR_ERROR_ARGUMENT, "a convolution that divides vectors needs tensors that begin at 16 bytes");
 }
 
 /* Blocks of a launch: WARPS stretches each, which are the shorter the fewer there are. */
@@ -330,6 +372,7 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
     DR_NETWORK_TYPE(
         backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
         const bool wide = conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial);
+        DR_TRY(check_aligned(conv->unit, wide));
         DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
         if (!final || conv->width == 1) return DR_OK;
         return dr_cuda_launch("conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)},
@@ -339,9 +382,10 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
 template <typename T>
 static dr_status choose_backward(dr_backend *backend, const dr_cuda *gpu, const conv_call<T> &call, float *d_weight,
                                  float *d_bias) {
-    const bool few = call.width <= FEW;
-    if (few && dr_can_be_wide(NEIGHBOURS, call.channels | call.x_row, call.x, call.d_y, call.d_x, call.bias, call.initial))
-        return backward<NEIGHBOURS, FEW>(backend, gpu, call, d_weight, d_bias);
+    const bool wide = call.width <= FEW && dr_can_be_wide(NEIGHBOURS, call.channels | call.x_row, call.x, call.d_y, call.d_x,
+                                                          call.bias, call.initial);
+    DR_TRY(check_aligned(call.unit_lanes, wide));
+    if (wide) return backward<NEIGHBOURS, FEW>(backend, gpu, call, d_weight, d_bias);
     return backward<1, MOST>(backend, gpu, call, d_weight, d_bias);
 }
 

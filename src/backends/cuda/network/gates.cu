@@ -68,38 +68,51 @@ template <int N> static __device__ void store(const either &x, int64_t i, const 
 
 struct gate_call {
     form of;
-    int64_t channels, dim, x_row; /* heads dim, and dim; elements from a row of x and d_x to the next */
+    int64_t channels, x_row; /* heads dim; elements from a row of x and d_x to the next */
+    int dim;
     bool a_log_per_channel, accumulate;
     either x, y, d_y, d_x; /* d_y nowhere: the forward */
     const float *a_log, *bias;
 
-    __device__ value evaluate_at(float projected, int64_t channel) const {
-        const float u = projected + of.shift + (bias ? bias[channel] : 0);
-        const float a = a_log ? expf(a_log[a_log_per_channel ? channel : channel / dim]) : 1;
-        return evaluate(of, u, a);
+    /* exp(A_log) of a channel and its neighbours */
+    template <int N> __device__ dr_floats<N> scales(int channel) const {
+        dr_floats<N> a = dr_same<N>(1);
+        if (!a_log) return a;
+        if (!a_log_per_channel && dim % N == 0) return dr_same<N>(expf(a_log[channel / dim]));
+        EACH a.at[n] = expf(a_log[a_log_per_channel ? channel + n : (channel + n) / dim]);
+        return a;
+    }
+
+    __device__ value evaluate_at(float projected, int channel, float a) const {
+        return evaluate(of, projected + of.shift + (bias ? bias[channel] : 0), a);
     }
 
     template <int N> __device__ void at(int64_t i) const {
-        const int64_t channel = i % channels, x_at = i / channels * x_row + channel;
-        const dr_floats<N> from = load<N>(x, x_at);
+        const int64_t row = i / channels, x_at = i + row * (x_row - channels);
+        const int channel = (int)(i - row * channels);
+        const dr_floats<N> from = load<N>(x, x_at), a = scales<N>(channel);
         dr_floats<N> to;
         if (!d_y.at) {
-            EACH to.at[n] = evaluate_at(from.at[n], channel + n).y;
+            EACH to.at[n] = evaluate_at(from.at[n], channel + n, a.at[n]).y;
             return store<N>(y, i, to, false);
         }
         to = load<N>(d_y, i);
-        EACH to.at[n] *= evaluate_at(from.at[n], channel + n).d_u;
+        EACH to.at[n] *= evaluate_at(from.at[n], channel + n, a.at[n]).d_u;
         store<N>(d_x, x_at, to, accumulate);
     }
 
-    /* what a row has for the gradients of A_log and bias */
+    /* what a row has for the gradients of A_log and bias; and d_x, if it is wanted, which may lie in the place of x or d_y */
     template <int N> __device__ void add(int64_t row, int64_t channel, dr_floats<N> (&sum)[2]) const {
         const dr_floats<N> from = load<N>(x, row * x_row + channel), d = load<N>(d_y, row * channels + channel);
+        const dr_floats<N> a = scales<N>((int)channel);
+        dr_floats<N> to;
         EACH {
-            const value v = evaluate_at(from.at[n], channel + n);
+            const value v = evaluate_at(from.at[n], (int)channel + n, a.at[n]);
+            to.at[n] = d.at[n] * v.d_u;
             sum[0].at[n] += d.at[n] * v.d_a_log;
-            sum[1].at[n] += d.at[n] * v.d_u;
+            sum[1].at[n] += to.at[n];
         }
+        if (d_x.at) store<N>(d_x, row * x_row + channel, to, accumulate);
     }
 };
 
@@ -111,7 +124,7 @@ static gate_call call_of(const dr_backend *backend, const dr_gate *gate, const v
                to = stored && gate->to == DR_VECTOR;
     gate_call call = {};
     call.of = {gate->kind, (float)gate->multiplier, (float)gate->shift, (float)gate->lower_bound, (float)gate->upper_bound};
-    call.channels = gate->heads * gate->dim, call.dim = gate->dim, call.x_row = dr_gate_row(gate);
+    call.channels = gate->heads * gate->dim, call.dim = (int)gate->dim, call.x_row = dr_gate_row(gate);
     call.a_log_per_channel = gate->a_log_per_channel;
     call.x = {(void *)x, from}, call.y = {(void *)y, to}, call.d_y = {(void *)d_y, to}, call.d_x = {(void *)d_x, from};
     call.a_log = (const float *)a_log, call.bias = (const float *)bias;
@@ -127,11 +140,10 @@ dr_status dr_cuda_gate_forward(dr_backend *backend, const dr_gate *gate, const v
     return dr_run_each<1>(gpu, "gate", count, call);
 }
 
-/* The sums over rows come first, since d_x may lie in the place of d_y or of x. */
+/* The sums over rows, and d_x beside them. */
 template <int N>
 static dr_status sum_gradients(dr_backend *backend, const dr_cuda *gpu, int64_t rows, const gate_call &call, float *d_a_log,
                                float *d_bias) {
-    if (!d_a_log && !d_bias) return DR_OK;
     const dr_scratch scratch(backend, dr_column_bytes<2>(rows, call.channels));
     DR_TRY(scratch.status);
     const int64_t fold = call.a_log_per_channel ? 1 : call.dim;
@@ -144,10 +156,11 @@ dr_status dr_cuda_gate_backward(dr_backend *backend, const dr_gate *gate, const 
     DR_NETWORK_ENTER(backend);
     gate_call call = call_of(backend, gate, x, a_log, bias, NULL, d_y, d_x);
     call.accumulate = accumulate;
-    const bool wide = dr_can_be_wide(WIDE, call.channels | call.x_row, x, d_y, d_x);
-    DR_TRY(wide ? sum_gradients<WIDE>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias)
-                : sum_gradients<1>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias));
-    if (!d_x) return DR_OK;
     const int64_t count = gate->rows * call.channels;
+    const bool wide = dr_can_be_wide(WIDE, call.channels | call.x_row, x, d_y, d_x);
+    if (d_a_log || d_bias)
+        return wide ? sum_gradients<WIDE>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias)
+                    : sum_gradients<1>(backend, gpu, gate->rows, call, (float *)d_a_log, (float *)d_bias);
+    if (!d_x) return DR_OK;
     return wide ? dr_run_each<WIDE>(gpu, "gate_back", count, call) : dr_run_each<1>(gpu, "gate_back", count, call);
 }

@@ -49,6 +49,7 @@ dr_status dr_cuda_l2_norm_forward(dr_backend *, const dr_l2_norm *, const void *
 dr_status dr_cuda_l2_norm_backward(dr_backend *, const dr_l2_norm *, const void *x, const void *d_y, void *d_x);
 
 /* conv.cu */
+bool dr_cuda_conv_units(int64_t width, int64_t unit);
 dr_status dr_cuda_conv_forward(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
                                const void *initial, void *y, void *final);
 dr_status dr_cuda_conv_backward(dr_backend *, const dr_conv *, const void *x, const void *weight, const void *bias,
@@ -176,13 +177,14 @@ dr_status dr_cuda_descend(dr_backend *, const dr_descent *, const dr_control *, 
     .embedding_forward = dr_cuda_embedding_forward, .embedding_backward = dr_cuda_embedding_backward,                          \
     .rms_norm_forward = dr_cuda_rms_norm_forward, .rms_norm_backward = dr_cuda_rms_norm_backward,                              \
     .l2_norm_forward = dr_cuda_l2_norm_forward, .l2_norm_backward = dr_cuda_l2_norm_backward,                                  \
-    .conv_forward = dr_cuda_conv_forward, .conv_backward = dr_cuda_conv_backward, .gate_forward = dr_cuda_gate_forward,        \
-    .gate_backward = dr_cuda_gate_backward, .rotary = dr_cuda_rotary, .attention_forward = dr_cuda_attention_forward,          \
-    .attention_backward = dr_cuda_attention_backward, .attention_append = dr_cuda_attention_append,                            \
-    .layer_norm_forward = dr_cuda_layer_norm_forward, .layer_norm_backward = dr_cuda_layer_norm_backward,                      \
-    .sum_norm_forward = dr_cuda_sum_norm_forward, .sum_norm_backward = dr_cuda_sum_norm_backward,                              \
-    .token_shift_forward = dr_cuda_token_shift_forward, .token_shift_backward = dr_cuda_token_shift_backward,                  \
-    .blend_forward = dr_cuda_blend_forward, .blend_backward = dr_cuda_blend_backward, .bonus_forward = dr_cuda_bonus_forward,  \
+    .conv_forward = dr_cuda_conv_forward, .conv_backward = dr_cuda_conv_backward, .conv_units = dr_cuda_conv_units,            \
+    .gate_forward = dr_cuda_gate_forward, .gate_backward = dr_cuda_gate_backward, .rotary = dr_cuda_rotary,                    \
+    .attention_forward = dr_cuda_attention_forward, .attention_backward = dr_cuda_attention_backward,                          \
+    .attention_append = dr_cuda_attention_append, .layer_norm_forward = dr_cuda_layer_norm_forward,                            \
+    .layer_norm_backward = dr_cuda_layer_norm_backward, .sum_norm_forward = dr_cuda_sum_norm_forward,                          \
+    .sum_norm_backward = dr_cuda_sum_norm_backward, .token_shift_forward = dr_cuda_token_shift_forward,                        \
+    .token_shift_backward = dr_cuda_token_shift_backward, .blend_forward = dr_cuda_blend_forward,                              \
+    .blend_backward = dr_cuda_blend_backward, .bonus_forward = dr_cuda_bonus_forward,                                          \
     .bonus_backward = dr_cuda_bonus_backward, .depth_forward = dr_cuda_depth_forward,                                          \
     .depth_backward = dr_cuda_depth_backward, .apply_forward = dr_cuda_apply_forward,                                          \
     .apply_backward = dr_cuda_apply_backward, .gated_forward = dr_cuda_gated_forward,                                          \

@@ -9,7 +9,8 @@ typedef struct {
     dr_recurrent *mixer;
     /* values of each stream: its projection, behind the map, behind the feature map, behind norm and rotary embedding */
     int raw[DR_MAX_STREAMS], mapped[DR_MAX_STREAMS], out[DR_MAX_STREAMS];
-    int step; /* value [rows, HV], or DR_NO_VALUE */
+    int low[DR_MAX_STREAMS]; /* between the two matrices of a projection, where it is columns of the panel */
+    int step;                /* value [rows, HV], or DR_NO_VALUE */
 } builder;
 
 /* ---- values and nodes ----------------------------------------------------------------------------------------------- */
@@ -91,14 +92,23 @@ static bool has_panels(const dr_backend *backend) {
     return backend->ops->panels && !dr_weights_apart(backend);
 }
 
+/* Of two matrices the first is, where products read columns of panels. */
+static bool is_low_column(const builder *b, const dr_stream *stream) {
+    return b->backend->ops->chains && stream->down != DR_NO_PARAMETER;
+}
+
+static int64_t panel_columns_of(const dr_stream *stream) {
+    return stream->down != DR_NO_PARAMETER ? stream->rank : stream->heads * stream->dim;
+}
+
 /* Wide projections first, whose columns then begin at multiples of their widths; those of one column a head last. */
 static int find_columns(const builder *b, int streams[DR_MAX_STREAMS]) {
     int found = 0;
     for (int narrow = 0; narrow <= 1; narrow++)
         for (int i = 0; i < b->parts->streams; i++) {
             const dr_stream *stream = &b->parts->stream[i];
-            const bool whole = stream->heads * stream->dim % b->backend->ops->panels == 0;
-            if (whole && is_column(b, stream) && (stream->dim == 1) == (narrow == 1)) streams[found++] = i;
+            const bool whole = panel_columns_of(stream) % b->backend->ops->panels == 0, low = is_low_column(b, stream);
+            if (whole && (low || is_column(b, stream)) && (!low && stream->dim == 1) == (narrow == 1)) streams[found++] = i;
         }
     return found > 1 ? found : 0;
 }
@@ -112,15 +122,16 @@ static void project_panel(builder *b) {
     mixer->value[panel].place = DR_GRADIENT_IN_PLACE;
     for (int i = 0; i < count; i++) {
         const dr_stream *stream = &b->parts->stream[streams[i]];
-        const int64_t columns = stream->heads * stream->dim;
+        const int64_t columns = panel_columns_of(stream);
         const int raw = add_value(b, DR_VECTOR, true, columns);
         mixer->value[raw].panel = panel;
         mixer->value[raw].column = mixer->value[panel].columns;
         mixer->value[raw].place = DR_GRADIENT_IN_PLACE;
         mixer->value[panel].columns += columns;
         mixer->panel_columns[i] = columns;
-        weights[i] = stream->weight;
-        b->raw[streams[i]] = raw;
+        const bool low = stream->down != DR_NO_PARAMETER;
+        weights[i] = low ? stream->down : stream->weight;
+        *(low ? &b->low[streams[i]] : &b->raw[streams[i]]) = raw;
     }
     dr_node *node = add_node(b, &dr_node_linear, DR_VALUE_X, panel);
     node->weight = weights[0];
@@ -132,7 +143,9 @@ static void project(builder *b, int index) {
     const dr_stream *stream = &b->parts->stream[index];
     int from = DR_VALUE_X;
     if (b->raw[index] != DR_NO_VALUE) return; /* columns of the panel */
-    if (stream->down != DR_NO_PARAMETER) {
+    if (b->low[index] != DR_NO_VALUE) {
+        from = b->low[index];
+    } else if (stream->down != DR_NO_PARAMETER) {
         from = add_value(b, DR_VECTOR, true, stream->rank);
         b->mixer->value[from].place = DR_GRADIENT_BRIEF_LOW;
         add_node(b, &dr_node_linear, DR_VALUE_X, from)->weight = stream->down;
@@ -146,6 +159,15 @@ static void project(builder *b, int index) {
 
 static dr_kind kind_of(const dr_stream *stream) {
     return stream->input == DR_INPUTS ? DR_VECTOR : dr_input_kind(stream->input);
+}
+
+/* Whether the convolution of a stream divides vectors by their lengths itself, where nothing else reads them before. */
+static bool is_unit_conv(const builder *b, const dr_stream *stream) {
+    const dr_operations *ops = b->backend->ops;
+    const bool read = stream->input == DR_INPUT_KEY || stream->input == DR_INPUT_QUERY;
+    const bool coupled = read && (b->parts->feedback != DR_NO_PARAMETER || b->parts->correction != DR_NO_PARAMETER);
+    return stream->map == DR_MAP_CONV && stream->length == DR_LENGTH_UNIT && stream->feature == DR_FUNCTION_IDENTITY &&
+           !coupled && ops->conv_units && ops->conv_units(b->mixer->is.conv_size, stream->dim);
 }
 
 /* The gradient of a projection takes the place of that of what the map makes of it, unless the backward of the map cannot work
@@ -170,6 +192,7 @@ static void map(builder *b, int index) {
     node->gate = stream->gate;
     if (!conv) return;
     node->activated = stream->activated;
+    node->divides = is_unit_conv(b, stream);
     node->conv = b->mixer->convs++;
     b->mixer->conv_channels[node->conv] = stream->heads * stream->dim;
 }
@@ -236,7 +259,7 @@ static void finish(builder *b, int index) {
         add_node(b, &dr_node_function, at, featured)->function = stream->feature;
         at = featured;
     }
-    if (stream->length != DR_LENGTH_FREE) {
+    if (stream->length != DR_LENGTH_FREE && !is_unit_conv(b, stream)) {
         const int scaled = add_same(b, at, true);
         add_headed(b, stream->length == DR_LENGTH_UNIT ? &dr_node_unit : &dr_node_sum, at, scaled, stream->heads, stream->dim);
         at = scaled;
@@ -341,7 +364,7 @@ static void order_gradients(dr_recurrent *mixer) {
 void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_layer_parameters *list, dr_recurrent *mixer) {
     builder b = {.backend = backend, .parts = parts, .list = list, .mixer = mixer, .step = DR_NO_VALUE};
     for (int input = 0; input < DR_INPUTS; input++) mixer->input[input] = DR_NO_VALUE;
-    for (int i = 0; i < parts->streams; i++) b.raw[i] = DR_NO_VALUE;
+    for (int i = 0; i < parts->streams; i++) b.raw[i] = b.low[i] = DR_NO_VALUE;
     add_value(&b, DR_VECTOR, true, mixer->module.hidden); /* x */
     add_value(&b, DR_VECTOR, true, mixer->module.hidden); /* y */
     project_panel(&b);

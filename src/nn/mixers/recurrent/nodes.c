@@ -10,6 +10,9 @@ static const dr_operations *ops_of(const dr_node_call *n) {
     return n->call->backend->ops;
 }
 
+/* What is added to the square of a length. */
+#define UNIT_EPS 1e-6
+
 /* The memory of a value; of columns of a panel, whose rows operations take with a stride, the first one. */
 static void *memory_of(const dr_node_call *n, int value) {
     const dr_node_value *v = &n->mixer->value[value];
@@ -75,7 +78,8 @@ static dr_linear linear_of(const dr_node_call *n, const dr_node *node) {
                        .in = n->mixer->value[node->from].columns,
                        .out = n->mixer->value[node->to].columns,
                        .members = node->members,
-                       .columns = n->mixer->panel_columns};
+                       .columns = n->mixer->panel_columns,
+                       .x_row = row_of(n, node->from)};
 }
 
 static dr_status linear_forward(const dr_node_call *n, const dr_node *node) {
@@ -96,7 +100,11 @@ const dr_node_operations dr_node_linear = {"linear", linear_forward, linear_back
 
 /* one matrix a head */
 static dr_grouped_linear grouped_of(const dr_node_call *n, const dr_node *node) {
-    return (dr_grouped_linear){n->call->layout.rows, node->heads, n->mixer->value[node->from].columns / node->heads, node->dim};
+    return (dr_grouped_linear){.rows = n->call->layout.rows,
+                               .groups = node->heads,
+                               .in = n->mixer->value[node->from].columns / node->heads,
+                               .out = node->dim,
+                               .x_row = row_of(n, node->from)};
 }
 
 static dr_status grouped_linear_forward(const dr_node_call *n, const dr_node *node) {
@@ -121,7 +129,9 @@ static dr_conv conv_of(const dr_node_call *n, const dr_node *node) {
                      .channels = node->heads * node->dim,
                      .width = n->mixer->is.conv_size,
                      .activation = node->activated ? DR_ACTIVATION_SILU : DR_ACTIVATION_NONE,
-                     .x_row = row_of(n, node->from)};
+                     .x_row = row_of(n, node->from),
+                     .unit = node->divides ? node->dim : 0,
+                     .eps = UNIT_EPS};
 }
 
 static dr_status conv_forward(const dr_node_call *n, const dr_node *node) {
@@ -180,7 +190,7 @@ static dr_status function_backward(const dr_node_call *n, const dr_node *node) {
 const dr_node_operations dr_node_function = {"function", function_forward, function_backward};
 
 static dr_l2_norm unit_of(const dr_node_call *n, const dr_node *node) {
-    return (dr_l2_norm){n->call->layout.rows * node->heads, node->dim, 1e-6};
+    return (dr_l2_norm){n->call->layout.rows * node->heads, node->dim, UNIT_EPS};
 }
 
 static dr_status unit_forward(const dr_node_call *n, const dr_node *node) {

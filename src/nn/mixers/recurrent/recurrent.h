@@ -73,6 +73,7 @@ struct dr_node {
     dr_function function; /* of each element */
     dr_rms_norm norm;     /* of the output, without rows */
     bool activated;       /* silu in a convolution */
+    bool divides;         /* a convolution, the vectors of heads by their lengths */
     bool adds;            /* to what stands in `to` */
     int conv;             /* index of a convolution's state */
     bool accumulates;     /* in the backward: nodes behind have given to the gradient of `from` before */
