@@ -133,8 +133,8 @@ static problem make_problem(int type, int64_t rows, int64_t in, int64_t out, int
         must(reference[type]->ops->linear_forward(reference[type], &(dr_linear){.rows = rows, .in = in, .out = out}, p.x,
                                                   p.weight, p.bias, p.y));
     else
-        must(reference[type]->ops->grouped_linear_forward(reference[type], &(dr_grouped_linear){rows, groups, in, out}, p.x,
-                                                          p.weight, p.y));
+        must(reference[type]->ops->grouped_linear_forward(
+            reference[type], &(dr_grouped_linear){.rows = rows, .groups = groups, .in = in, .out = out}, p.x, p.weight, p.y));
     return p;
 }
 
@@ -143,8 +143,8 @@ static void compute(dr_backend *backend, const problem *p, int64_t rows, const f
         must(backend->ops->linear_forward(backend, &(dr_linear){.rows = rows, .in = p->in, .out = p->out}, x, p->weight, bias,
                                           y));
     else
-        must(backend->ops->grouped_linear_forward(backend, &(dr_grouped_linear){rows, p->groups, p->in, p->out}, x, p->weight,
-                                                  y));
+        must(backend->ops->grouped_linear_forward(
+            backend, &(dr_grouped_linear){.rows = rows, .groups = p->groups, .in = p->in, .out = p->out}, x, p->weight, y));
 }
 
 static double worst[TYPES][MOST_ISAS]; /* error as a share of the sum of magnitudes */

@@ -44,7 +44,10 @@ static dr_status grouped_linear_backward(const operation *o, double *const d[]) 
 static void test_grouped_linear(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
-        dr_grouped_linear linear = {number_between(0, 5), number_between(1, 4), number_between(1, 6), number_between(1, 6)};
+        dr_grouped_linear linear = {.rows = number_between(0, 5),
+                                    .groups = number_between(1, 4),
+                                    .in = number_between(1, 6),
+                                    .out = number_between(1, 6)};
         int64_t x = linear.rows * linear.groups * linear.in, weight = linear.groups * linear.out * linear.in;
         operation o = {.descriptor = &linear,
                        .operands = {{"x", numbers_normal(x, 1), x, false}, {"weight", numbers_normal(weight, 1), weight, true}},

@@ -27,7 +27,10 @@ static void test_products(void **state) {
     (void)state;
     for (int draw = 0; draw < DRAWS; draw++, numbers_release()) {
         dr_linear l = {.rows = number_between(0, 9), .in = number_between(1, 40), .out = number_between(1, 40)};
-        dr_grouped_linear g = {number_between(0, 9), number_between(1, 4), number_between(1, 20), number_between(1, 20)};
+        dr_grouped_linear g = {.rows = number_between(0, 9),
+                               .groups = number_between(1, 4),
+                               .in = number_between(1, 20),
+                               .out = number_between(1, 20)};
         int64_t x = l.rows * l.in, w = l.in * l.out, y = l.rows * l.out, gx = g.rows * g.groups * g.in,
                 gw = g.groups * g.in * g.out, gy = g.rows * g.groups * g.out;
         bool add = draw % 2;
