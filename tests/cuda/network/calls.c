@@ -53,6 +53,18 @@ int64_t draw_width(trials *t, int64_t most) {
     return chosen;
 }
 
+columns_drawn draw_columns(trials *t, int64_t columns) {
+    columns_drawn drawn = {0, 0};
+    if (draw_flip(t)) return drawn;
+    drawn.column = 8 * draw_between(t, 0, 2);
+    drawn.row = drawn.column + columns + (draw_flip(t) ? draw_between(t, 0, 9) : 8 * draw_between(t, 0, 2));
+    return drawn;
+}
+
+void *column_of(const dr_backend *b, dr_kind kind, void *panel, int64_t column) {
+    return panel ? (char *)panel + dr_kind_bytes(b, kind, column) : NULL;
+}
+
 dr_layout draw_layout(trials *t, int64_t most) {
     const int64_t sequences = draw_between(t, 1, 3);
     if (draw_flip(t)) return (dr_layout){.sequences = sequences, .rows = sequences * draw_between(t, 1, most)};

@@ -56,6 +56,15 @@ typedef struct call {
     dr_status (*run)(const struct call *, dr_backend *, void *const at[MOST_TENSORS]);
 } call;
 
+/* Where columns begin in the rows of a panel, and its rows' length, which is 0 where there is no panel. */
+typedef struct {
+    int64_t column, row;
+} columns_drawn;
+
+columns_drawn draw_columns(trials *t, int64_t columns);
+/* Columns of a panel from `column` on; NULL of NULL. */
+void *column_of(const dr_backend *b, dr_kind kind, void *panel, int64_t column);
+
 void check_call(trials *t, const call *c);
 
 /* Memory until the case ends. */

@@ -9,24 +9,6 @@
 #define OPERATION(name) static dr_status name(const call *c, dr_backend *b, void *const at[])
 #define CASE(name)      static void name(trials *t, int round)
 
-/* Columns of a panel from `column` on. */
-static void *column_of(const dr_backend *b, dr_kind kind, void *panel, int64_t column) {
-    return panel ? (char *)panel + dr_kind_bytes(b, kind, column) : NULL;
-}
-
-/* Where columns begin in the rows of a panel, and its rows' length, which is 0 where there is no panel. */
-typedef struct {
-    int64_t column, row;
-} columns_drawn;
-
-static columns_drawn draw_columns(trials *t, int64_t columns) {
-    columns_drawn drawn = {0, 0};
-    if (draw_flip(t)) return drawn;
-    drawn.column = 8 * draw_between(t, 0, 2);
-    drawn.row = drawn.column + columns + (draw_flip(t) ? draw_between(t, 0, 9) : 8 * draw_between(t, 0, 2));
-    return drawn;
-}
-
 /* ---- products ------------------------------------------------------------------------------------------------------------ */
 
 OPERATION(linear) {
