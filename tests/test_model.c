@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "differences.h"
 #include "learner.h"
+#include "nn/parameters.h"
 #include "nn/session.h"
 
 #include <stdio.h>
@@ -631,11 +632,26 @@ static void test_failed_allocations(void **state) {
     assert_true(assert_survives_failed_allocations(live, &config) > 8);
 }
 
+/* Several threads draw a parameter in parts: the parts are those of the whole. */
+static void test_first_values_in_parts(void **state) {
+    (void)state;
+    enum { COUNT = 101, CUT = 37 };
+    for (int kind = DR_INITIAL_NORMAL; kind <= DR_INITIAL_STEP; kind++) {
+        const dr_initial initial = {(dr_initial_kind)kind, 0.5};
+        double whole[COUNT], parts[COUNT];
+        dr_initial_draw(&initial, 0.25, 3, "weight", COUNT, whole);
+        dr_initial_draw_part(&initial, 0.25, 3, "weight", 0, CUT, parts);
+        dr_initial_draw_part(&initial, 0.25, 3, "weight", CUT, COUNT - CUT, parts + CUT);
+        assert_memory_equal(whole, parts, sizeof whole);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_gradient_adds),
         cmocka_unit_test(test_first_values),
+        cmocka_unit_test(test_first_values_in_parts),
         cmocka_unit_test(test_first_taps),
         cmocka_unit_test(test_refused_configs),
         cmocka_unit_test(test_refused_batches),
