@@ -648,20 +648,13 @@ static void test_first_values_in_parts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_gradient_adds),
-        cmocka_unit_test(test_first_values),
-        cmocka_unit_test(test_first_values_in_parts),
-        cmocka_unit_test(test_first_taps),
-        cmocka_unit_test(test_refused_configs),
-        cmocka_unit_test(test_refused_batches),
-        cmocka_unit_test(test_cpu_agrees),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_failed_allocations),
+        cmocka_unit_test(test_gradients),       cmocka_unit_test(test_gradient_adds),
+        cmocka_unit_test(test_first_values),    cmocka_unit_test(test_first_values_in_parts),
+        cmocka_unit_test(test_first_taps),      cmocka_unit_test(test_refused_configs),
+        cmocka_unit_test(test_refused_batches), cmocka_unit_test(test_cpu_agrees),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_split),
+        cmocka_unit_test(test_packed),          cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_positions),       cmocka_unit_test(test_failed_allocations),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }
