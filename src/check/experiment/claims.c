@@ -144,7 +144,7 @@ static void keep_measured(const dr_experiment *experiment, int row, const char *
 static int seeds_of(const judge *self, int group, const int *value, int values, bool kept[DR_MOST_SEEDS]) {
     const dr_experiment *experiment = self->experiment;
     int count = 0;
-    for (int s = 0; s < experiment->seeds; s++) kept[s] = true;
+    for (int s = 0; s < DR_MOST_SEEDS; s++) kept[s] = true;
     for (int row = 0; row < experiment->rows; row++)
         for (int v = 0; v < values; v++) {
             if (!row_is_of(self, row, group, value[v])) continue;
@@ -214,7 +214,7 @@ static comparison compare(const judge *self, int group, int better, int worse) {
     const dr_experiment *experiment = self->experiment;
     const dr_axis *axis = &experiment->axis[self->claim->axis];
     bool kept[DR_MOST_SEEDS];
-    double of_one[DR_MOST_SEEDS], of_other[DR_MOST_SEEDS];
+    double of_one[DR_MOST_SEEDS] = {0}, of_other[DR_MOST_SEEDS] = {0};
     const int count = seeds_of(self, group, (int[]){better, worse}, 2, kept);
     if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
     figures_of(experiment, best_row(self, group, better, kept, count), self->claim->measure, kept, of_one);
@@ -245,7 +245,7 @@ static comparison hold(const judge *self, int group, const char *what, double *f
 /* The measure of one value, or its excess over another measure of the same runs. */
 static comparison hold_to_bound(const judge *self, int group, int value) {
     bool kept[DR_MOST_SEEDS];
-    double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
+    double figures[DR_MOST_SEEDS] = {0}, others[DR_MOST_SEEDS] = {0};
     const int count = seeds_of(self, group, &value, 1, kept);
     if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
     const int row = best_row(self, group, value, kept, count);
@@ -261,7 +261,7 @@ static comparison hold_to_bound(const judge *self, int group, int value) {
 static comparison hold_ratio(const judge *self, int group, int over, int under) {
     const dr_axis *axis = &self->experiment->axis[self->claim->axis];
     bool kept[DR_MOST_SEEDS];
-    double figures[DR_MOST_SEEDS], others[DR_MOST_SEEDS];
+    double figures[DR_MOST_SEEDS] = {0}, others[DR_MOST_SEEDS] = {0};
     char what[3 * DR_LABEL_SIZE];
     const int count = seeds_of(self, group, (int[]){over, under}, 2, kept);
     if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};

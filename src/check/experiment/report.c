@@ -334,7 +334,7 @@ static dr_status report_plot(const reporter *self) {
     }
     self->line(self->context, "set encoding utf8");
     const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
-    const int all = panels + (curves != NULL), across = all < PANELS_A_LINE ? all : PANELS_A_LINE;
+    const int all = panels + (curves != NULL), across = all > PANELS_A_LINE ? PANELS_A_LINE : all > 0 ? all : 1;
     const int down = (all + across - 1) / across;
     snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 120 + 450 * across, down * (120 + 18 * rows));
     self->line(self->context, text);
