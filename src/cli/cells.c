@@ -77,8 +77,10 @@ static void make_command(const sweep *self, int cell, const char *const *follow_
         if (!resumes) add(made, "--config", config);
     }
     add(made, "--backend", self->options->backend);
-    add(made, "--threads", self->options->threads);
-    if (strcmp(made->at[1], "train") == 0 || strcmp(made->at[1], "bench") == 0) add(made, "--dtype", self->options->dtype);
+    const bool times = strcmp(made->at[1], "bench") == 0;
+    /* a benchmark refuses a number of threads where a GPU computes */
+    if (!times || strcmp(self->options->backend, "cuda") != 0) add(made, "--threads", self->options->threads);
+    if (times || strcmp(made->at[1], "train") == 0) add(made, "--dtype", self->options->dtype);
 }
 
 /* The GPU with the fewest runs. */
