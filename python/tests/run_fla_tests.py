@@ -67,6 +67,9 @@ MODELS = ("gated_deltanet deltanet kda gated_deltaproduct comba mesanet precond_
 INTERNAL = re.compile(r"prepare_wy|flash_qla|flash_kda|^test_gate$|cumsum|_guard$|verifier|triton_ascend|channel_mixing|addcmul|fused_k_update|"
                       r"gate_output_correction|intermediate_states|vllm_decode|simple_gla_to_mamba2|safe_gate_multihead|sm120|^test_naive_|"
                       r"^test_recurrent_fwd$|_parallel|^test_parallel")
+# Tests of layers and models that compute no recurrence, and layers that no rule of ours is.
+NO_RECURRENCE = {"test_cache_requires_layer_idx"}
+NO_RULE = ("gated-slot-attention",)
 # Roles that the names do not tell: test -> (under test, reference)
 ROLES = {
     "test_fused_mul_recurrent_fwd": ({"fused_mul_recurrent_rwkv7"}, {"fused_recurrent_dplr_delta_rule"}),
@@ -255,7 +258,9 @@ class Plugin:
         for item in items:
             test = getattr(item, "originalname", None) or item.name.split("[")[0]
             size, why = self.size_of(item), None
-            if "/ops/" in str(item.fspath) and (INTERNAL.search(test) or (test == "test_layer" and not self.cuda)):
+            if "/ops/" not in str(item.fspath) and (test in NO_RECURRENCE or any(name in item.name for name in NO_RULE)):
+                why = "internal"
+            elif "/ops/" in str(item.fspath) and (INTERNAL.search(test) or (test == "test_layer" and not self.cuda)):
                 why = "internal"  # a layer of FLA's has Triton kernels around ours
             elif self.settings["limit"] and size > self.settings["limit"]:
                 why = "large"
