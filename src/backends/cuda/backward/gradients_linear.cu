@@ -127,7 +127,7 @@ static __device__ inline void finish_linear(const gradients_call &call, const ch
 /* What a chunk's rows are made of, asked for while the one before is summed; the decay of a row of make_decays. */
 typedef struct {
     dr_row_block x;
-    dr_linear_row row;
+    dr_linear_asked row;
 } linear_rows;
 
 static __device__ inline linear_rows ask_linear_rows(const gradients_call &call, unsigned block) {

@@ -189,7 +189,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
     const int step = back ? -chunk : chunk;
     int left = place.end - place.begin - warp; /* from the warp's chunk on */
     dr_prepare_block next = {0, dr_carry_first<back>(call, place), place.head, place.head / rows.group, 0, 0, 0, 0, 0};
-    dr_linear_row asked[2];
+    dr_linear_asked asked[2];
     const auto ask = [&](int chunks) { /* of the chunk so many further on */
                                        next.place.first += chunks * step;
                                        if (!back || chunks > 0)

@@ -214,12 +214,12 @@ static __device__ inline void dr_linear_copy(const dr_linear_call &call, char *s
 typedef struct {
     float log_decay;
     dr_map_gain_inputs gain;
-} dr_linear_row;
+} dr_linear_asked;
 
-static __device__ inline dr_linear_row dr_linear_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, int decaying,
-                                                     int gained) {
+static __device__ inline dr_linear_asked dr_linear_ask(const dr_cuda_rows &rows, const dr_prepare_block &x, int decaying,
+                                                       int gained) {
     const bool decays = rows.scalar_decay && decaying < x.alive;
-    dr_linear_row row;
+    dr_linear_asked row;
     row.log_decay = decays ? dr_chunk_scalar(rows, DR_INPUT_LOG_DECAY, x, decaying, 0, x.head) : 0.0f;
     row.gain = dr_prepare_gain_inputs<DR_PREPARE_LINEAR>(rows, x, gained);
     return row;
@@ -234,7 +234,7 @@ static __device__ inline dr_row_factors dr_linear_factors(const dr_cuda_rows &ro
 /* Decays and factors of a chunk's rows: to shared memory, and of pairs of rows, the thread's. barrier: of the four warps that
  * make a chunk. */
 static __device__ inline dr_prepare_near dr_linear_decay(const dr_cuda_rows &rows, const dr_prepare_block &x,
-                                                         const dr_linear_row &row, dr_linear_small &small, unsigned barrier) {
+                                                         const dr_linear_asked &row, dr_linear_small &small, unsigned barrier) {
     const int i = (int)dr_forget(threadIdx.x) % 128;
     const dr_prepare_half half = dr_prepare_halve(rows.scalar_decay ? expf(row.log_decay) : 1.0f);
     dr_prepare_spread<true>(rows, half, small);
@@ -312,7 +312,7 @@ static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call,
     int turn = 0;
     dr_prepare_near near = dr_linear_decay(rows, next, ask(), small[turn], 1 + maker);
     go_on();
-    dr_linear_row asked = ask();
+    dr_linear_asked asked = ask();
     dr_group_turn at = {0, 0};
     for (int i = 0; i < maker; i++) dr_group_next(at, group_call.stages);
     for (int chunk = place.begin + maker; chunk < place.end; chunk += makers) {
