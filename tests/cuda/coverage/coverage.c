@@ -5,9 +5,9 @@
  *
  * forward and with the backward. At most 1.3; with a diagonal scan 1.7; with several rows a token 1.15 a row. Gram scans are
  * left out. Then heads of other shapes beside those of the base, for which its time is divided by how many times the values are
- * computed: several value heads a key head, also decoding; 64, 120 and 256 key channels; values twice as wide. And rules that
- * are computed in float32 beside gdn. Prints a line each as it goes; exit status 1 if one is beyond its bound, 77 with the
- * reason without a GPU.
+ * computed: several value heads a key head, also decoding; 64, 120 and 256 key channels; values twice as wide. Then rules that
+ * are computed in float32 beside gdn, and a composition of two rows beside kda. Prints a line each; exit status 1 if one is
+ * beyond its bound, 77 with the reason without a GPU.
  *
  *     cuda_coverage [RULE...]      gdn kda */
 #include "../../recurrence/trial.h"
@@ -41,28 +41,54 @@ static double quotient_of(const dr_bench_work *work, const dr_bench_work *base) 
     return work->ratio / (work->moved.bytes / base->moved.bytes);
 }
 
-/* A line about the neighbour that has this option; false: it could not be measured. */
-static bool measure(const dr_rule *base, const dr_rule *rule, const char *axis, const char *option, counts *c) {
-    const dr_recurrence pair[2] = {sizes_of(base), sizes_of(rule)};
-    const dr_bench_options options = {
-        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
-    dr_bench_op_result results[2];
-    if (dr_bench_op(&options, false, 2, pair, results) != DR_OK) {
-        fprintf(stderr, "cuda_coverage: %s, %s %s: %s\n", base->name, axis, option, dr_last_error());
-        return false;
-    }
-    const double bound = bound_of(rule), forward = quotient_of(&results[1].forward, &results[0].forward),
-                 both = quotient_of(&results[1].forward_backward, &results[0].forward_backward);
+static const dr_bench_options options = {
+    .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
+
+/* Rules beside their base, measured together: the base once for all of them. */
+enum { MOST_TOGETHER = 6 };
+typedef struct {
+    int count;
+    dr_rule rule[MOST_TOGETHER + 1]; /* behind the base */
+    char what[MOST_TOGETHER + 1][64];
+} together;
+
+static void print_line(const char *base, const char *what, const dr_rule *rule, const dr_bench_op_result *of_base,
+                       const dr_bench_op_result *own, counts *c) {
+    const double bound = bound_of(rule), forward = quotient_of(&own->forward, &of_base->forward),
+                 both = quotient_of(&own->forward_backward, &of_base->forward_backward);
     const bool within = forward <= bound && both <= bound;
-    printf("%-6s %-12s %-18s %7.1f %7.1f MB %8.1f %8.1f us  x%5.2f x%5.2f  at most %.2f %s\n", base->name, axis, option,
-           1e-6 * results[1].forward.moved.bytes, 1e-6 * results[1].forward_backward.moved.bytes,
-           1e6 * results[1].forward.seconds.median, 1e6 * results[1].forward_backward.seconds.median, forward, both, bound,
-           within ? "" : "BEYOND");
-    printf("       %s\n", results[1].kernel);
-    fflush(stdout);
+    printf("%-6s %-31s %7.1f %7.1f MB %8.1f %8.1f us  x%5.2f x%5.2f  at most %.2f %s\n", base, what,
+           1e-6 * own->forward.moved.bytes, 1e-6 * own->forward_backward.moved.bytes, 1e6 * own->forward.seconds.median,
+           1e6 * own->forward_backward.seconds.median, forward, both, bound, within ? "" : "BEYOND");
+    printf("       %s\n", own->kernel);
     c->measured++;
     c->beyond += !within;
+}
+
+/* A line for each of the rules, which are then forgotten; false: they could not be measured. */
+static bool measure(const dr_rule *base, together *t, counts *c) {
+    dr_recurrence sizes[MOST_TOGETHER + 1];
+    dr_bench_op_result results[MOST_TOGETHER + 1];
+    if (t->count == 0) return true;
+    t->rule[0] = *base;
+    for (int i = 0; i <= t->count; i++) sizes[i] = sizes_of(&t->rule[i]);
+    if (dr_bench_op(&options, false, t->count + 1, sizes, results) != DR_OK) {
+        fprintf(stderr, "cuda_coverage: neighbours of %s, %s to %s: %s\n", base->name, t->what[1], t->what[t->count],
+                dr_last_error());
+        return false;
+    }
+    for (int i = 1; i <= t->count; i++) print_line(base->name, t->what[i], &t->rule[i], &results[0], &results[i], c);
+    fflush(stdout);
+    t->count = 0;
     return true;
+}
+
+/* Adds a rule; measures all when there are as many as go together. */
+static bool add(const dr_rule *base, const dr_rule *rule, const char *axis, const char *option, together *t, counts *c) {
+    const int i = ++t->count;
+    t->rule[i] = *rule;
+    snprintf(t->what[i], sizeof t->what[i], "%-12s %s", axis, option);
+    return t->count < MOST_TOGETHER || measure(base, t, c);
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------------- */
@@ -93,8 +119,6 @@ static dr_recurrence shaped(const dr_rule *rule, const head_shape *shape) {
 
 /* A line about the second of two recurrences; times: what its time is divided by. */
 static bool compare(const char *what, const dr_recurrence pair[2], double times, double bound, counts *c) {
-    const dr_bench_options options = {
-        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
     dr_bench_op_result results[2];
     if (dr_bench_op(&options, false, 2, pair, results) != DR_OK) {
         fprintf(stderr, "cuda_coverage: %s: %s\n", what, dr_last_error());
@@ -112,8 +136,6 @@ static bool compare(const char *what, const dr_recurrence pair[2], double times,
 }
 
 static bool compare_decoding(const char *what, const dr_recurrence pair[2], double times, double bound, counts *c) {
-    const dr_bench_options options = {
-        .repeats = 5, .threads = (const int[]){1}, .thread_counts = 1, .seed = 1, .backend = "cuda", .dtype = DR_BF16};
     dr_recurrence tokens[2] = {pair[0], pair[1]};
     dr_bench_decode_result results[2];
     for (int i = 0; i < 2; i++) tokens[i].layout.sequences = tokens[i].layout.rows = 256;
@@ -155,16 +177,29 @@ static bool measure_widened(counts *c) {
 
 /* Every rule that differs from the base in one option. */
 static bool measure_neighbours(const dr_rule *base, counts *c) {
+    together t = {0};
     for (int axis = 0; axis < axis_count(); axis++)
         for (int option = 0; option < axis_options(axis); option++) {
-            trial t = trial_draw(1);
-            t.rule = *base;
-            set_option(&t, axis, option);
-            if (dr_rule_equal(&t.rule, base) || dr_rule_check(&t.rule) != DR_OK) continue;
-            if (t.rule.scan != DR_SCAN_NONE && t.rule.scan != DR_SCAN_DIAGONAL) continue;
-            if (!measure(base, &t.rule, axis_name(axis), option_name(axis, option), c)) return false;
+            trial drawn = trial_draw(1);
+            drawn.rule = *base;
+            set_option(&drawn, axis, option);
+            const dr_rule *rule = &drawn.rule;
+            if (dr_rule_equal(rule, base) || dr_rule_check(rule) != DR_OK) continue;
+            if (rule->scan != DR_SCAN_NONE && rule->scan != DR_SCAN_DIAGONAL) continue;
+            if (!add(base, rule, axis_name(axis), option_name(axis, option), &t, c)) return false;
         }
-    return true;
+    return measure(base, &t, c);
+}
+
+/* The composition of docs/adding-a-rule.md beside kda. */
+static bool measure_composed(counts *c) {
+    const dr_rule *kda = dr_rule_find("kda");
+    dr_rule rule = *kda;
+    rule.rows = 2;
+    rule.row[0] = (dr_row){.read = DR_READ_ERASE_KEY, .write = DR_WRITE_ERASE_KEY, .gain = DR_GAIN_GAMMA};
+    rule.row[1] = (dr_row){.read = DR_READ_KEY_PLUS_QUERY, .write = DR_WRITE_KEY, .gain = DR_GAIN_BETA, .value = DR_VALUE_GAIN};
+    together t = {0};
+    return add(kda, &rule, "two rows:", "erase, key + query", &t, c) && measure(kda, &t, c);
 }
 
 int main(int argc, char **argv) {
@@ -186,7 +221,7 @@ int main(int argc, char **argv) {
         }
         if (!measure_neighbours(base, &c) || !measure_shapes(base, &c)) return 1;
     }
-    if (!measure_widened(&c)) return 1;
+    if (!measure_widened(&c) || !measure_composed(&c)) return 1;
     printf("%d measured, %d beyond their bounds\n", c.measured, c.beyond);
     return c.beyond > 0;
 }
