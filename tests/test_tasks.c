@@ -165,6 +165,31 @@ static void test_sets_are_scored(void **state) {
     }
 }
 
+/* Of one example alone: it is whole where all of its answers are right, and then only. */
+static void test_whole_examples(void **state) {
+    (void)state;
+    dr_train_options *options = OPTIONS("task", "group", "lengths", "5", "held_out_lengths", "5");
+    dr_run *run;
+    int some = 0;
+    scratch_remove(scratch_path("run"));
+    must(dr_run_create(cpu, options, scratch_path("run"), &run));
+    must(dr_run_train(run, NULL, NULL));
+    must(dr_train_options_set(options, "held_out", "1"));
+    for (int length = 2; length <= 40; length++) {
+        char text[16];
+        scores found = {.count = 0};
+        snprintf(text, sizeof text, "%d", length);
+        must(dr_train_options_set(options, "held_out_lengths", text));
+        must(dr_score_task(dr_run_model(run), options, &(dr_task_score_calls){NULL, keep_set, &found}));
+        assert_true(found.count == 1 && found.set[0].examples == 1);
+        assert_true(found.set[0].sequence_accuracy == (found.set[0].accuracy == 1));
+        some += found.set[0].accuracy > 0 && found.set[0].accuracy < 1;
+    }
+    assert_true(some > 4);
+    dr_run_destroy(run);
+    dr_train_options_destroy(options);
+}
+
 static bool stop_at_two(void *context, const dr_progress *progress) {
     (void)context;
     return progress->step < 2;
@@ -292,6 +317,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_are_of_the_training_stream),
         cmocka_unit_test(test_sets_are_scored),
+        cmocka_unit_test(test_whole_examples),
         cmocka_unit_test(test_runs_resume),
         cmocka_unit_test(test_what_cannot_be_is_refused),
         cmocka_unit_test(test_only_models_of_a_task_are_scored),
