@@ -1,19 +1,25 @@
-/* Depthwise causal convolution over the tokens of each sequence, then the activation, and its backward:
+/* Depthwise causal convolution over the tokens of each sequence, then the
+ * activation, and its backward:
  *
  *     u[t, c] = bias[c] + sum_w weight[c, w] x[t - W + 1 + w, c]     y = act(u)
- *     d_u = d_y act'(u)     d_x[t] = sum_w weight[w] d_u[t + W - 1 - w]     d_weight[w] = sum_t d_u[t] x[t - W + 1 + w]
+ *     d_u = d_y act'(u)     d_x[t] = sum_w weight[w] d_u[t + W - 1 - w]
+ * d_weight[w] = sum_t d_u[t] x[t - W + 1 + w]
  *
- * A warp walks along a stretch of tokens, each lane with NEIGHBOURS channels of which it keeps the last W inputs in registers,
- * so that each input is read once; it asks for those of AHEAD tokens at a time. What lies in one sequence is one loop, in which
- * nothing is asked about boundaries. The backward walks the same way, makes u again, keeps the last W gradients of u as well
- * and writes d_x W - 1 tokens behind; it goes W - 1 tokens beyond the stretch for the last of them. A kernel has W taps: those
- * of a narrower convolution that come first are zero.
+ * A warp walks along a stretch of tokens, each lane with NEIGHBOURS channels of
+ * which it keeps the last W inputs in registers, so that each input is read
+ * once; it asks for those of AHEAD tokens at a time. What lies in one sequence
+ * is one loop, in which nothing is asked about boundaries. The backward walks
+ * the same way, makes u again, keeps the last W gradients of u as well and
+ * writes d_x W - 1 tokens behind; it goes W - 1 tokens beyond the stretch for
+ * the last of them. A kernel has W taps: those of a narrower convolution that
+ * come first are zero.
  *
- * Where vectors of y are divided by their length, n = y / s, they are those of neighbouring lanes, and the backward takes
- * (d_n - n (d_n . n)) / s for d_y.
+ * Where vectors of y are divided by their length, n = y / s, they are those of
+ * neighbouring lanes, and the backward takes (d_n - n (d_n . n)) / s for d_y.
  *
- * x may be columns of a panel, and d_x then goes where x was. What a warp reads of the stretches beside its own is kept
- * beforehand in that case: W - 1 rows on both sides of where a stretch begins. */
+ * x may be columns of a panel, and d_x then goes where x was. What a warp reads
+ * of the stretches beside its own is kept beforehand in that case: W - 1 rows
+ * on both sides of where a stretch begins. */
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/sequences.cuh"
@@ -24,20 +30,26 @@ enum { WARPS = 4, THREADS = 32 * WARPS, AHEAD = 4, NEIGHBOURS = 4 };
 enum { SHORTEST = 8, LONGEST = 64, ENOUGH = 65536 }; /* tokens of a stretch; lanes that fill a GPU */
 enum { FEW = 4, MOST = 16 };                         /* taps of the instances */
 enum { UNIT = 32 * NEIGHBOURS };                     /* most channels of a vector that is divided, a warp's */
+enum { NONE = 0, SOME = 1, ALL = 32 };               /* lanes that have such a vector: kernels know all of a warp */
 
 template <typename T> struct conv_call {
     dr_cuda_layout layout;
-    int64_t channels, x_row, tiles; /* x_row: elements from a row of x and d_x to the next; tiles: of 32 loads of channels */
-    int width, stretch, unit_lanes; /* unit_lanes: that have a vector which is divided; 0: none is */
+    int64_t channels, x_row, tiles; /* x_row: elements from a row of x and d_x to
+                                       the next; tiles: of 32 loads of channels */
+    int width, stretch, unit_lanes; /* unit_lanes: that have a vector which is
+                                       divided; 0: none is */
     float eps;
     dr_activation activation;
     const T *x, *d_y;
     const float *weight, *bias, *initial;
-    const T *beside; /* [stretches][2 (W - 1)][channels] of x, where d_x takes its place; else NULL */
+    const T *beside; /* [stretches][2 (W - 1)][channels] of x, where d_x takes its
+                        place; else NULL */
     T *y, *d_x;
-    float *partial; /* [WARPS stretches][W + 1][channels]: gradients of the taps, then of the bias */
+    float *partial; /* [WARPS stretches][W + 1][channels]: gradients of the taps,
+                       then of the bias */
 
-    /* The input of a token of a sequence, from its state where the token lies before it. */
+    /* The input of a token of a sequence, from its state where the token lies
+     * before it. */
     template <int N> __device__ dr_floats<N> input(const dr_span &of, int64_t token, int64_t channel) const {
         const int64_t kept = width - 1, before = token - of.begin + kept;
         if (token >= of.begin) return dr_load_floats<N>(x + token * x_row + channel);
@@ -103,7 +115,8 @@ template <int N> static __device__ dr_floats<N> slopes(dr_activation kind, dr_fl
     return u;
 }
 
-/* Where a lane works: lanes behind the last channel compute what another one has and leave nothing. */
+/* Where a lane works: lanes behind the last channel compute what another one
+ * has and leave nothing. */
 typedef struct {
     int64_t channel, first, end; /* tokens; first = end: nowhere, as the whole warp */
     bool idle;
@@ -124,8 +137,8 @@ template <int N> static __device__ float inverse_length(const dr_floats<N> &y, i
     return 1 / sqrtf(dr_sum_lanes(squares, lanes) + eps);
 }
 
-/* The inputs before a token, to all places of the window but the first: a step moves them down. kept: those of its sequence, at
- * the channel, or NULL. */
+/* The inputs before a token, to all places of the window but the first: a step
+ * moves them down. kept: those of its sequence, at the channel, or NULL. */
 template <int N, int W, typename T>
 static __device__ void begin_window(const conv_call<T> &call, const dr_span &of, int64_t token, int64_t channel, const T *kept,
                                     dr_floats<N> (&window)[W]) {
@@ -140,7 +153,7 @@ template <int N, int W> static __device__ void move_window(dr_floats<N> (&window
     TAPS window[w] = w < W - 1 ? window[w + 1] : next;
 }
 
-template <int N, int W, typename T>
+template <int N, int W, int LANES, typename T>
 static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_constant__ conv_call<T> call) {
     const conv_place place = place_of<N>(call);
     if (place.first == place.end) return;
@@ -163,8 +176,8 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_c
                 if (!whole.value && begin + a >= count) break;
                 move_window(window, x[a].floats());
                 dr_floats<N> y = activated(call.activation, convolved(tap, window, constant));
-                if (call.unit_lanes > 0) {
-                    const float inverse = inverse_length(y, call.unit_lanes, call.eps);
+                if constexpr (LANES > 0) {
+                    const float inverse = inverse_length(y, LANES == SOME ? call.unit_lanes : LANES, call.eps);
                     EACH y.at[n] *= inverse;
                 }
                 if (!place.idle) dr_store_floats<N>(y_at, y);
@@ -177,8 +190,9 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_c
     }
 }
 
-/* final [sequences][width - 1][channels], which may be initial: a thread takes the rows of a channel in order, each of which
- * reads a later one at the earliest. */
+/* final [sequences][width - 1][channels], which may be initial: a thread takes
+ * the rows of a channel in order, each of which reads a later one at the
+ * earliest. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) conv_final(const __grid_constant__ conv_call<T> call, float *final) {
     const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x, channel = index % call.channels;
@@ -202,7 +216,8 @@ template <int W, typename T> struct beside_call {
     }
 };
 
-/* Sums of the warps' lanes, in the order of the warps, to `to` [W + 1][channels]. */
+/* Sums of the warps' lanes, in the order of the warps, to `to` [W +
+ * 1][channels]. */
 template <int N, int W>
 static __device__ void leave_sums(const dr_floats<N> (&sum)[W + 1], int64_t channels, int64_t tile, float *to) {
     __shared__ float sums[WARPS][32 * N];
@@ -224,7 +239,7 @@ static __device__ void leave_sums(const dr_floats<N> (&sum)[W + 1], int64_t chan
     }
 }
 
-template <int N, int W, typename T>
+template <int N, int W, int LANES, typename T>
 static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_constant__ conv_call<T> call) {
     const conv_place place = place_of<N>(call);
     dr_floats<N> tap[W], window[W], d_u[W], sum[W + 1], constant; /* d_u[w]: of the token W - 1 - w before the newest */
@@ -262,12 +277,13 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_
                     move_window(window, x[a].floats());
                     const dr_floats<N> u = convolved(tap, window, constant), slope = slopes(call.activation, u);
                     d = d_y[a].floats();
-                    if (call.unit_lanes > 0) {
+                    if constexpr (LANES > 0) {
+                        const int lanes = LANES == SOME ? call.unit_lanes : LANES;
                         const dr_floats<N> y = activated(call.activation, u);
                         float along = 0;
                         EACH along += d.at[n] * y.at[n];
-                        const float inverse = inverse_length(y, call.unit_lanes, call.eps);
-                        along = dr_sum_lanes(along, call.unit_lanes) * inverse * inverse;
+                        const float inverse = inverse_length(y, lanes, call.eps);
+                        along = dr_sum_lanes(along, lanes) * inverse * inverse;
                         EACH d.at[n] = (d.at[n] - y.at[n] * along) * inverse;
                     }
                     EACH d.at[n] *= slope.at[n];
@@ -295,7 +311,8 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_backward(const __grid_
                          call.partial + blockIdx.x / call.tiles * (W + 1) * call.channels);
 }
 
-/* ---- on the host ----------------------------------------------------------------------------------------------------------
+/* ---- on the host
+ * ----------------------------------------------------------------------------------------------------------
  */
 
 template <typename T>
@@ -317,20 +334,24 @@ bool dr_cuda_conv_units(int64_t width, int64_t unit) {
 static dr_status check(const dr_conv *conv) {
     if (conv->unit > 0 && !dr_cuda_conv_units(conv->width, conv->unit))
         return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "backend cuda divides no vectors of %lld channels in a convolution over %lld tokens",
+                       "backend cuda divides no vectors of %lld channels in a "
+                       "convolution over %lld tokens",
                        (long long)conv->unit, (long long)conv->width);
     if (conv->width <= MOST) return DR_OK;
     return dr_fail(DR_ERROR_UNSUPPORTED, "backend cuda convolves over at most %d tokens, not %lld", MOST,
                    (long long)conv->width);
 }
 
-/* Lanes share a vector that is divided where each has NEIGHBOURS of its channels. */
+/* Lanes share a vector that is divided where each has NEIGHBOURS of its
+ * channels. */
 static dr_status check_aligned(int64_t unit, bool wide) {
     if (unit == 0 || wide) return DR_OK;
-    return dr_fail(DR_ERROR_ARGUMENT, "a convolution that divides vectors needs tensors that begin at 16 bytes");
+    return dr_fail(DR_ERROR_ARGUMENT, "a convolution that divides vectors needs "
+                                      "tensors that begin at 16 bytes");
 }
 
-/* Blocks of a launch: WARPS stretches each, which are the shorter the fewer there are. */
+/* Blocks of a launch: WARPS stretches each, which are the shorter the fewer
+ * there are. */
 template <int N, typename T> static int64_t divide(conv_call<T> *call) {
     const int64_t loads = call->channels / N;
     call->tiles = dr_blocks_of(loads, 32), call->stretch = LONGEST;
@@ -340,7 +361,12 @@ template <int N, typename T> static int64_t divide(conv_call<T> *call) {
 
 template <int N, int W, typename T> static dr_status forward(const dr_cuda *gpu, conv_call<T> call) {
     const int64_t parts = divide<N>(&call);
-    return dr_cuda_launch("conv", conv_forward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
+    void (*kernel)(conv_call<T>) = conv_forward<N, W, NONE, T>;
+    if constexpr (N == NEIGHBOURS) {
+        if (call.unit_lanes == ALL) kernel = conv_forward<N, W, ALL, T>;
+        if (call.unit_lanes > 0 && call.unit_lanes < ALL) kernel = conv_forward<N, W, SOME, T>;
+    }
+    return dr_cuda_launch("conv", kernel, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
 }
 
 template <int N, int W, typename T>
@@ -349,8 +375,12 @@ static dr_status backward(dr_backend *backend, const dr_cuda *gpu, conv_call<T> 
     const int64_t beside = call.d_x == call.x ? dr_blocks_of(call.layout.rows, call.stretch) * 2 * (W - 1) * channels : 0;
     const int64_t sums = d_weight || d_bias ? parts * (W + 1) * channels : 0;
     const char *name = "conv_back";
-    if (beside + sums == 0)
-        return dr_cuda_launch(name, conv_backward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
+    void (*kernel)(conv_call<T>) = conv_backward<N, W, NONE, T>;
+    if constexpr (N == NEIGHBOURS) {
+        if (call.unit_lanes == ALL) kernel = conv_backward<N, W, ALL, T>;
+        if (call.unit_lanes > 0 && call.unit_lanes < ALL) kernel = conv_backward<N, W, SOME, T>;
+    }
+    if (beside + sums == 0) return dr_cuda_launch(name, kernel, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
     const dr_scratch scratch(backend, beside * (int64_t)sizeof(T) + sums * (int64_t)sizeof(float) + 16);
     DR_TRY(scratch.status);
     if (sums) call.partial = (float *)((char *)scratch.at + dr_blocks_of(beside * (int64_t)sizeof(T), 16) * 16);
@@ -361,7 +391,7 @@ static dr_status backward(dr_backend *backend, const dr_cuda *gpu, conv_call<T> 
     dr_column_targets<W + 1> targets = {};
     for (int w = W - call.width; w < W && d_weight; w++) targets.of[w] = {d_weight + w - (W - call.width), call.width, 1};
     targets.of[W] = {d_bias, 1, 1};
-    DR_TRY(dr_cuda_launch(name, conv_backward<N, W, T>, {parts, call.tiles}, THREADS, 0, gpu->stream, call));
+    DR_TRY(dr_cuda_launch(name, kernel, {parts, call.tiles}, THREADS, 0, gpu->stream, call));
     return sums ? dr_run_add_columns<W + 1>(gpu, targets, channels, parts, call.partial) : DR_OK;
 }
 
