@@ -274,7 +274,7 @@ static void test_conv(void **state) {
         conv.width = number_flip() ? 4 : number_between(1, 7);
         if (number_flip()) conv.x_row = conv.channels + number_between(0, 40); /* columns of a panel */
         int64_t count = conv.layout.rows * conv.channels, taps = conv.channels * conv.width;
-        int64_t xs = conv.layout.rows * dr_conv_row(&conv);
+        int64_t xs = conv.layout.rows * dr_conv_pitch(&conv);
         int64_t kept = conv.layout.sequences * (conv.width - 1) * conv.channels;
         check(&(call){"conv_forward",
                       &conv,
@@ -338,7 +338,7 @@ static void test_gate(void **state) {
         bool rated = gate.kind == DR_GATE_LOG_DECAY || gate.kind == DR_GATE_KDA_BOUNDED || gate.kind == DR_GATE_EDA_BOUNDED;
         int64_t channels = gate.heads * gate.dim, count = gate.rows * channels;
         if (number_flip()) gate.x_row = channels + number_between(0, 20), in_place = false; /* columns of a panel */
-        int64_t xs = gate.rows * dr_gate_row(&gate);
+        int64_t xs = gate.rows * dr_gate_pitch(&gate);
         int64_t rates = gate.a_log_per_channel ? channels : gate.heads;
         tensor none = {"none", INPUT, 0, NULL}, a_log = rated ? input("a_log", rates) : none;
         if (gate.kind == DR_GATE_KDA_BOUNDED) a_log = maybe(a_log);

@@ -102,16 +102,17 @@ typedef struct {
     int64_t x_row;    /* elements from a row of x, and of its gradient, to the next; 0: heads dim */
 } dr_gate;
 
-static inline int64_t dr_linear_row(const dr_linear *linear) {
+/* The row pitch of x: elements from a row to the next. */
+static inline int64_t dr_linear_pitch(const dr_linear *linear) {
     return linear->x_row > 0 ? linear->x_row : linear->in;
 }
-static inline int64_t dr_grouped_linear_row(const dr_grouped_linear *linear) {
+static inline int64_t dr_grouped_linear_pitch(const dr_grouped_linear *linear) {
     return linear->x_row > 0 ? linear->x_row : linear->groups * linear->in;
 }
-static inline int64_t dr_conv_row(const dr_conv *conv) {
+static inline int64_t dr_conv_pitch(const dr_conv *conv) {
     return conv->x_row > 0 ? conv->x_row : conv->channels;
 }
-static inline int64_t dr_gate_row(const dr_gate *gate) {
+static inline int64_t dr_gate_pitch(const dr_gate *gate) {
     return gate->x_row > 0 ? gate->x_row : gate->heads * gate->dim;
 }
 /* Where the gate of a vector begins. */

@@ -36,7 +36,7 @@ static void keep_inputs(const dr_conv *conv, int64_t i, const float *x, const fl
     int64_t length = dr_layout_begin(&conv->layout, i + 1) - begin;
     for (int64_t j = 0; j < kept; j++) {
         int64_t t = length - kept + j;
-        const float *from = t >= 0    ? x + (begin + t) * dr_conv_row(conv)
+        const float *from = t >= 0    ? x + (begin + t) * dr_conv_pitch(conv)
                             : initial ? initial + (i * kept + t + kept) * channels
                                       : NULL;
         float *to = final + (i * kept + j) * channels;
@@ -49,7 +49,7 @@ static dr_cpu_conv part_of(const dr_conv *conv, int64_t i, int64_t row, int64_t 
                            const float *bias, const float *initial) {
     int64_t begin = dr_layout_begin(&conv->layout, i), length = dr_layout_begin(&conv->layout, i + 1) - begin;
     return (dr_cpu_conv){.conv = conv,
-                         .x = x + begin * dr_conv_row(conv),
+                         .x = x + begin * dr_conv_pitch(conv),
                          .weight = weight,
                          .bias = bias,
                          .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
@@ -120,7 +120,7 @@ static void copy_borders(const dr_conv *conv, const float *x, float *borders) {
     for (int p = 0; p <= DR_CPU_PARTS; p++) {
         const int64_t border = dr_cpu_part(rows, p, DR_CPU_PARTS);
         for (int64_t r = border - kept; r < border + kept; r++, borders += conv->channels)
-            if (r >= 0 && r < rows) memcpy(borders, x + r * dr_conv_row(conv), (size_t)conv->channels * sizeof *x);
+            if (r >= 0 && r < rows) memcpy(borders, x + r * dr_conv_pitch(conv), (size_t)conv->channels * sizeof *x);
     }
 }
 
@@ -150,8 +150,8 @@ dr_status dr_cpu_conv_backward(dr_backend *backend, const dr_conv *conv, const v
             part.before = border > 0 ? borders + 2 * p * border : NULL;
             part.behind = border > 0 ? borders + (2 * p + 3) * border : NULL;
             kernels->conv_backward(&part, (const float *)d_y + begin * channels,
-                                   d_x ? (float *)d_x + begin * dr_conv_row(conv) : NULL, d_weight ? tap_sums + p * taps : NULL,
-                                   d_bias ? bias_sums + p * channels : NULL);
+                                   d_x ? (float *)d_x + begin * dr_conv_pitch(conv) : NULL,
+                                   d_weight ? tap_sums + p * taps : NULL, d_bias ? bias_sums + p * channels : NULL);
             row = begin + part.end;
         }
     }

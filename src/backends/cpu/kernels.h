@@ -66,7 +66,7 @@ typedef struct {
 /* A part of a convolution: the tokens [begin, end) of one sequence of `length`, and the channels [first, last). */
 typedef struct {
     const dr_conv *conv;
-    const float *x;       /* [length, channels], rows dr_conv_row apart; the sequence's first token */
+    const float *x;       /* [length, channels], rows dr_conv_pitch apart; the sequence's first token */
     const float *weight;  /* [channels, width] */
     const float *bias;    /* [channels] or NULL */
     const float *initial; /* [width - 1, channels] of this sequence, or NULL */

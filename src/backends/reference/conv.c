@@ -25,8 +25,8 @@ static sequence sequence_at(const dr_conv *conv, int64_t i, const double *x, con
     return (sequence){.length = end - begin,
                       .channels = conv->channels,
                       .width = conv->width,
-                      .row = dr_conv_row(conv),
-                      .x = x + begin * dr_conv_row(conv),
+                      .row = dr_conv_pitch(conv),
+                      .x = x + begin * dr_conv_pitch(conv),
                       .initial = initial ? initial + i * (conv->width - 1) * conv->channels : NULL,
                       .weight = weight,
                       .bias = bias};
@@ -87,7 +87,7 @@ static dr_status unit_backward(dr_backend *backend, const dr_conv *conv, const v
 
 /* The columns in front of x in its rows, which are not its own, are not read: the copy begins at x. */
 static dr_status copy_input(const dr_conv *conv, const double *x, void **copy) {
-    const int64_t rows = conv->layout.rows, row = dr_conv_row(conv);
+    const int64_t rows = conv->layout.rows, row = dr_conv_pitch(conv);
     DR_TRY(dr_allocate((size_t)(rows * row + 1) * sizeof *x, "a copy of what a convolution read", copy));
     for (int64_t r = 0; r < rows; r++) memcpy((double *)*copy + r * row, x + r * row, (size_t)conv->channels * sizeof *x);
     return DR_OK;

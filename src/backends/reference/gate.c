@@ -63,7 +63,7 @@ static gate_value evaluate_at(const dr_gate *gate, double x, int64_t channel, co
 dr_status dr_reference_gate_forward(dr_backend *backend, const dr_gate *gate, const void *x_, const void *a_log,
                                     const void *bias, void *y_) {
     (void)backend;
-    int64_t channels = gate->heads * gate->dim, row = dr_gate_row(gate);
+    int64_t channels = gate->heads * gate->dim, row = dr_gate_pitch(gate);
     const double *x = x_;
     double *y = y_;
     for (int64_t r = 0; r < gate->rows; r++)
@@ -75,7 +75,7 @@ dr_status dr_reference_gate_backward(dr_backend *backend, const dr_gate *gate, c
                                      const void *bias, const void *d_y_, void *d_x_, bool accumulate, void *d_a_log_,
                                      void *d_bias_) {
     (void)backend;
-    int64_t channels = gate->heads * gate->dim, row = dr_gate_row(gate);
+    int64_t channels = gate->heads * gate->dim, row = dr_gate_pitch(gate);
     const double *x = x_, *d_y = d_y_;
     double *d_x = d_x_, *d_a_log = d_a_log_, *d_bias = d_bias_;
     for (int64_t r = 0; r < gate->rows; r++)

@@ -26,7 +26,7 @@ static void add_outer(int64_t in, int64_t out, const double *d_y, const double *
 dr_status dr_reference_linear_forward(dr_backend *backend, const dr_linear *linear, const void *x_, const void *weight,
                                       const void *bias, void *y_) {
     (void)backend;
-    int64_t in = linear->in, out = linear->out, row = dr_linear_row(linear);
+    int64_t in = linear->in, out = linear->out, row = dr_linear_pitch(linear);
     const double *x = x_, *plus = linear->plus;
     double *y = y_;
     for (int64_t r = 0; r < linear->rows; r++) {
@@ -39,7 +39,7 @@ dr_status dr_reference_linear_forward(dr_backend *backend, const dr_linear *line
 dr_status dr_reference_linear_backward(dr_backend *backend, const dr_linear *linear, const void *x_, const void *weight,
                                        const void *d_y_, void *d_x_, bool accumulate, void *d_weight, void *d_bias_) {
     (void)backend;
-    int64_t in = linear->in, out = linear->out, row = dr_linear_row(linear);
+    int64_t in = linear->in, out = linear->out, row = dr_linear_pitch(linear);
     const double *x = x_, *d_y = d_y_;
     double *d_x = d_x_, *d_bias = d_bias_;
     for (int64_t r = 0; r < linear->rows; r++) { /* d_x may take the place of x */
@@ -54,7 +54,7 @@ dr_status dr_reference_linear_backward(dr_backend *backend, const dr_linear *lin
 dr_status dr_reference_grouped_linear_forward(dr_backend *backend, const dr_grouped_linear *linear, const void *x_,
                                               const void *weight_, void *y_) {
     (void)backend;
-    int64_t in = linear->in, out = linear->out, groups = linear->groups, row = dr_grouped_linear_row(linear);
+    int64_t in = linear->in, out = linear->out, groups = linear->groups, row = dr_grouped_linear_pitch(linear);
     const double *x = x_, *weight = weight_;
     double *y = y_;
     for (int64_t r = 0; r < linear->rows; r++)
@@ -66,7 +66,7 @@ dr_status dr_reference_grouped_linear_forward(dr_backend *backend, const dr_grou
 dr_status dr_reference_grouped_linear_backward(dr_backend *backend, const dr_grouped_linear *linear, const void *x_,
                                                const void *weight_, const void *d_y_, void *d_x_, void *d_weight_) {
     (void)backend;
-    int64_t in = linear->in, out = linear->out, groups = linear->groups, row = dr_grouped_linear_row(linear);
+    int64_t in = linear->in, out = linear->out, groups = linear->groups, row = dr_grouped_linear_pitch(linear);
     const double *x = x_, *weight = weight_, *d_y = d_y_;
     double *d_x = d_x_, *d_weight = d_weight_;
     for (int64_t r = 0; r < linear->rows; r++)

@@ -52,7 +52,7 @@ static int64_t panel_count(int64_t rows, int64_t row, int64_t columns) {
 static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                 const void *bias, void *y) {
     widened call = {.backend = backend};
-    const int64_t count = panel_count(linear->rows, dr_linear_row(linear), linear->in);
+    const int64_t count = panel_count(linear->rows, dr_linear_pitch(linear), linear->in);
     const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->out * linear->in);
     double *to = result(&call, y, linear->rows * linear->out);
     dr_linear wide = *linear;
@@ -64,7 +64,7 @@ static dr_status linear_forward(dr_backend *backend, const dr_linear *linear, co
 static dr_status linear_backward(dr_backend *backend, const dr_linear *linear, const void *x, const void *weight,
                                  const void *d_y, void *d_x, bool accumulate, void *d_weight, void *d_bias) {
     widened call = {.backend = backend};
-    const int64_t count = panel_count(linear->rows, dr_linear_row(linear), linear->in);
+    const int64_t count = panel_count(linear->rows, dr_linear_pitch(linear), linear->in);
     const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->out * linear->in),
                  *d_to = widen(&call, d_y, linear->rows * linear->out);
     double *d_from = result(&call, d_x, count);
@@ -75,7 +75,7 @@ static dr_status linear_backward(dr_backend *backend, const dr_linear *linear, c
 static dr_status grouped_linear_forward(dr_backend *backend, const dr_grouped_linear *linear, const void *x, const void *weight,
                                         void *y) {
     widened call = {.backend = backend};
-    const int64_t count = panel_count(linear->rows, dr_grouped_linear_row(linear), linear->groups * linear->in);
+    const int64_t count = panel_count(linear->rows, dr_grouped_linear_pitch(linear), linear->groups * linear->in);
     const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->groups * linear->out * linear->in);
     double *to = result(&call, y, linear->rows * linear->groups * linear->out);
     RUN(call, dr_reference_grouped_linear_forward(backend, linear, from, by, to));
@@ -85,7 +85,7 @@ static dr_status grouped_linear_forward(dr_backend *backend, const dr_grouped_li
 static dr_status grouped_linear_backward(dr_backend *backend, const dr_grouped_linear *linear, const void *x,
                                          const void *weight, const void *d_y, void *d_x, void *d_weight) {
     widened call = {.backend = backend};
-    const int64_t count = panel_count(linear->rows, dr_grouped_linear_row(linear), linear->groups * linear->in);
+    const int64_t count = panel_count(linear->rows, dr_grouped_linear_pitch(linear), linear->groups * linear->in);
     const double *from = widen(&call, x, count), *by = widen(&call, weight, linear->groups * linear->out * linear->in),
                  *d_to = widen(&call, d_y, linear->rows * linear->groups * linear->out);
     double *d_from = result(&call, d_x, count);
@@ -148,7 +148,7 @@ static dr_status l2_norm_backward(dr_backend *backend, const dr_l2_norm *norm, c
 static dr_status conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                               const void *initial, void *y, void *final) {
     widened call = {.backend = backend};
-    const double *from = widen(&call, x, panel_count(conv->layout.rows, dr_conv_row(conv), conv->channels));
+    const double *from = widen(&call, x, panel_count(conv->layout.rows, dr_conv_pitch(conv), conv->channels));
     double *to = result(&call, y, conv->layout.rows * conv->channels);
     RUN(call, dr_reference_conv_forward(backend, conv, from, weight, bias, initial, to, final));
     return finish(&call);
@@ -157,7 +157,7 @@ static dr_status conv_forward(dr_backend *backend, const dr_conv *conv, const vo
 static dr_status conv_backward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                const void *initial, const void *d_y, void *d_x, void *d_weight, void *d_bias) {
     widened call = {.backend = backend};
-    const int64_t count = panel_count(conv->layout.rows, dr_conv_row(conv), conv->channels);
+    const int64_t count = panel_count(conv->layout.rows, dr_conv_pitch(conv), conv->channels);
     const double *from = widen(&call, x, count), *d_to = widen(&call, d_y, conv->layout.rows * conv->channels);
     double *d_from = result(&call, d_x, count);
     RUN(call, dr_reference_conv_backward(backend, conv, from, weight, bias, initial, d_to, d_from, d_weight, d_bias));
@@ -170,7 +170,7 @@ static dr_status gate_forward(dr_backend *backend, const dr_gate *gate, const vo
                               void *y) {
     widened call = {.backend = backend};
     const int64_t columns = gate->heads * gate->dim, count = gate->rows * columns;
-    const int64_t read = panel_count(gate->rows, dr_gate_row(gate), columns);
+    const int64_t read = panel_count(gate->rows, dr_gate_pitch(gate), columns);
     const void *from = gate->from == DR_VECTOR ? widen(&call, x, read) : x;
     void *to = gate->to == DR_VECTOR ? result(&call, y, count) : y;
     RUN(call, dr_reference_gate_forward(backend, gate, from, a_log, bias, to));
@@ -181,7 +181,7 @@ static dr_status gate_backward(dr_backend *backend, const dr_gate *gate, const v
                                const void *d_y, void *d_x, bool accumulate, void *d_a_log, void *d_bias) {
     widened call = {.backend = backend};
     const int64_t columns = gate->heads * gate->dim, count = gate->rows * columns;
-    const int64_t read = panel_count(gate->rows, dr_gate_row(gate), columns);
+    const int64_t read = panel_count(gate->rows, dr_gate_pitch(gate), columns);
     const void *from = gate->from == DR_VECTOR ? widen(&call, x, read) : x;
     const void *d_to = gate->to == DR_VECTOR ? widen(&call, d_y, count) : d_y;
     void *d_from = gate->from == DR_VECTOR ? result(&call, d_x, read) : d_x;

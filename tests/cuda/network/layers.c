@@ -34,7 +34,7 @@ CASE(products) {
         .rows = draw_between(t, 1, 40), .groups = draw_between(t, 1, 4), .in = draw_width(t, 64), .out = draw_width(t, 64)};
     const columns_drawn one = draw_columns(t, l.in), many = draw_columns(t, g.groups * g.in);
     l.x_row = one.row, g.x_row = many.row;
-    const int64_t l_row = dr_linear_row(&l), g_row = dr_grouped_linear_row(&g);
+    const int64_t l_row = dr_linear_pitch(&l), g_row = dr_grouped_linear_pitch(&g);
     const bool l_in_place = l.x_row > 0, g_in_place = g.x_row > 0, add = !l_in_place && round % 2;
     check_call(t, &(call){.name = "linear",
                           .descriptor = &l,
@@ -296,7 +296,7 @@ CASE(convolutions) {
     }
     const columns_drawn panel = draw_columns(t, n.channels);
     n.x_row = n.unit > 0 ? panel.row / 8 * 8 + 8 * (panel.row % 8 > 0) : panel.row;
-    const int64_t rows = n.layout.rows, row = n.channels, x_row = dr_conv_row(&n), kept = n.layout.sequences * (n.width - 1);
+    const int64_t rows = n.layout.rows, row = n.channels, x_row = dr_conv_pitch(&n), kept = n.layout.sequences * (n.width - 1);
     check_call(
         t,
         &(call){.name = "conv",
@@ -397,7 +397,7 @@ CASE(gates) {
         const columns_drawn panel = draw_columns(t, g.heads * g.dim);
         g.x_row = panel.row;
         const bool in_place = g.x_row > 0, add = !in_place && draw_flip(t);
-        const int64_t row = g.heads * g.dim, x_row = dr_gate_row(&g), parameters = g.a_log_per_channel ? row : g.heads;
+        const int64_t row = g.heads * g.dim, x_row = dr_gate_pitch(&g), parameters = g.a_log_per_channel ? row : g.heads;
         tensor a_log = draw_numbers(t, "A_log", READ, 1, parameters),
                d_a_log = perhaps(t, draw_numbers(t, "d_A_log", ADDED, 1, parameters));
         tensor bias = perhaps(t, draw_numbers(t, "bias", READ, 1, row));

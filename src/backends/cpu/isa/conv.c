@@ -105,7 +105,7 @@ INLINE void add_taps(const block_taps *d_taps, int64_t width, int64_t c, int64_t
 
 /* row[k]: the inputs at token t - W + 1 + k for k < count, which are in the state before the sequence's start */
 INLINE void find_rows(const dr_cpu_conv *part, int64_t width, int64_t t, int64_t c, int64_t count, const float *row[ROWS]) {
-    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv);
+    const int64_t channels = part->conv->channels, x_row = dr_conv_pitch(part->conv);
     for (int64_t k = 0; k < count; k++) {
         int64_t at = t - width + 1 + k;
         row[k] = at >= 0 ? part->x + at * x_row + c : part->initial ? part->initial + (at + width - 1) * channels + c : zeros;
@@ -159,7 +159,7 @@ INLINE void forward_lanes(const float *const row[ROWS], const block_taps *taps, 
 /* y of the tokens t .. t + tokens - 1 */
 INLINE void forward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, dr_activation act, int64_t t,
                          const int tokens, int64_t c, int64_t count, float *y) {
-    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv);
+    const int64_t channels = part->conv->channels, x_row = dr_conv_pitch(part->conv);
     const float *row[ROWS];
     int64_t i = 0;
     find_rows(part, width, t, c, width + tokens - 1, row);
@@ -212,7 +212,7 @@ INLINE void step(const dr_cpu_conv *part, int64_t width, dr_activation act, floa
         load_taps(part, width, c, count, taps);
         for (int64_t s = part->begin; s < part->end; s++) {
             const float *before = part->initial ? part->initial + s * state + c : NULL,
-                        *x = part->x + s * dr_conv_row(part->conv) + c;
+                        *x = part->x + s * dr_conv_pitch(part->conv) + c;
             float *after = final ? final + s * state + c : NULL, *to = y + s * channels + c;
             for (int64_t i = 0; i < count; i += LANES)
                 step_lanes(taps->at + i * (width + 1), width, act, lanes_left(count, i), channels, before ? before + i : NULL,
@@ -293,7 +293,7 @@ INLINE void backward_lanes(const backward_tokens *at, const block_taps *taps, in
 INLINE void backward_rows(const dr_cpu_conv *part, const block_taps *taps, int64_t width, dr_activation act, int64_t t,
                           const int tokens, const bool there, int64_t c, int64_t count, const float *d_y, float *d_x,
                           last_gradients *last, block_taps *d_taps) {
-    const int64_t channels = part->conv->channels, x_row = dr_conv_row(part->conv), done = t - width + 1;
+    const int64_t channels = part->conv->channels, x_row = dr_conv_pitch(part->conv), done = t - width + 1;
     backward_tokens at = {.d_y = d_y + t * channels + c,
                           .d_x = d_x ? d_x + done * x_row + c : NULL,
                           .channels = channels,

@@ -319,7 +319,7 @@ template <typename T>
 static conv_call<T> call_of(const dr_conv *conv, const void *x, const void *weight, const void *bias, const void *initial) {
     conv_call<T> call = {};
     call.layout = dr_layout_on_device(conv->layout);
-    call.channels = conv->channels, call.x_row = dr_conv_row(conv);
+    call.channels = conv->channels, call.x_row = dr_conv_pitch(conv);
     call.width = (int)conv->width, call.activation = conv->activation;
     call.x = (const T *)x, call.weight = (const float *)weight, call.bias = (const float *)bias;
     call.initial = (const float *)initial;

@@ -124,7 +124,7 @@ static gate_call call_of(const dr_backend *backend, const dr_gate *gate, const v
                to = stored && gate->to == DR_VECTOR;
     gate_call call = {};
     call.of = {gate->kind, (float)gate->multiplier, (float)gate->shift, (float)gate->lower_bound, (float)gate->upper_bound};
-    call.channels = gate->heads * gate->dim, call.dim = (int)gate->dim, call.x_row = dr_gate_row(gate);
+    call.channels = gate->heads * gate->dim, call.dim = (int)gate->dim, call.x_row = dr_gate_pitch(gate);
     call.a_log_per_channel = gate->a_log_per_channel;
     call.x = {(void *)x, from}, call.y = {(void *)y, to}, call.d_y = {(void *)d_y, to}, call.d_x = {(void *)d_x, from};
     call.a_log = (const float *)a_log, call.bias = (const float *)bias;

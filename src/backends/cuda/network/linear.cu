@@ -57,7 +57,7 @@ dr_status dr_cuda_linear_forward(dr_backend *backend, const dr_linear *linear, c
     const int64_t rows = linear->rows, in = linear->in, out = linear->out, count = rows * out;
     dr_cuda_multiplication p = product_of(backend, rows, out, in);
     if (count == 0) return DR_OK;
-    p.a = x, p.a_row = dr_linear_row(linear), p.b = weight, p.b_row = in, p.b_turned = true, p.c = y, p.c_row = out;
+    p.a = x, p.a_row = dr_linear_pitch(linear), p.b = weight, p.b_row = in, p.b_turned = true, p.c = y, p.c_row = out;
     if (!bias) {
         p.plus = linear->plus;
         return dr_cuda_multiply(backend, &p);
@@ -79,13 +79,13 @@ dr_status dr_cuda_linear_backward(dr_backend *backend, const dr_linear *linear, 
     if (rows == 0) return DR_OK;
     if (d_weight) { /* first, since d_x may take the place of x */
         dr_cuda_multiplication p = product_of(backend, out, in, rows);
-        p.a = d_y, p.a_row = out, p.a_turned = true, p.b = x, p.b_row = dr_linear_row(linear), p.c = d_weight, p.c_row = in;
+        p.a = d_y, p.a_row = out, p.a_turned = true, p.b = x, p.b_row = dr_linear_pitch(linear), p.c = d_weight, p.c_row = in;
         p.to = DR_F32, p.add = true;
         DR_TRY(dr_cuda_multiply(backend, &p));
     }
     if (d_x) {
         dr_cuda_multiplication p = product_of(backend, rows, in, out);
-        p.a = d_y, p.a_row = out, p.b = weight, p.b_row = in, p.c = d_x, p.c_row = dr_linear_row(linear), p.add = accumulate;
+        p.a = d_y, p.a_row = out, p.b = weight, p.b_row = in, p.c = d_x, p.c_row = dr_linear_pitch(linear), p.add = accumulate;
         DR_TRY(dr_cuda_multiply(backend, &p));
     }
     return d_bias ? add_rows(backend, gpu, rows, out, d_y, (float *)d_bias) : DR_OK;
@@ -101,7 +101,7 @@ dr_status dr_cuda_grouped_linear_forward(dr_backend *backend, const dr_grouped_l
     if (rows * groups * out == 0) return DR_OK;
     DR_NETWORK_ENTER(backend);
     (void)gpu;
-    p.a = x, p.a_row = dr_grouped_linear_row(linear), p.a_apart = in, p.b = weight, p.b_row = in, p.b_turned = true,
+    p.a = x, p.a_row = dr_grouped_linear_pitch(linear), p.a_apart = in, p.b = weight, p.b_row = in, p.b_turned = true,
     p.b_apart = out * in;
     p.c = y, p.c_row = groups * out, p.c_apart = out, p.batch = groups;
     return dr_cuda_multiply(backend, &p);
@@ -113,7 +113,7 @@ dr_status dr_cuda_grouped_linear_backward(dr_backend *backend, const dr_grouped_
     if (rows * groups == 0) return DR_OK;
     DR_NETWORK_ENTER(backend);
     (void)gpu;
-    const int64_t row = dr_grouped_linear_row(linear);
+    const int64_t row = dr_grouped_linear_pitch(linear);
     if (d_weight) {
         dr_cuda_multiplication p = product_of(backend, out, in, rows);
         p.a = d_y, p.a_row = groups * out, p.a_turned = true, p.a_apart = out, p.b = x, p.b_row = row, p.b_apart = in;
