@@ -23,6 +23,16 @@ static void check_keep_level(void) {
     assert_true(spy.convs > once);
 }
 
+/* Of the steps 2, 4, 6 and 7. */
+static void check_save_keep(void) {
+    SPY_RUN("task", "mqar", "steps", "7", "save_every", "2", "save_keep", "2");
+    assert_int_equal(access(scratch_path("run/checkpoints/step-000006/model.safetensors"), F_OK), 0);
+    assert_int_equal(access(scratch_path("run/checkpoints/step-000007/model.safetensors"), F_OK), 0);
+    assert_int_equal(access(scratch_path("run/checkpoints/step-000004"), F_OK), -1);
+    SPY_RUN("task", "mqar", "steps", "2", "save_every", "1", "save_keep", "0");
+    assert_int_equal(access(scratch_path("run/checkpoints"), F_OK), -1);
+}
+
 static void check_tokens_per_step(void) {
     SPY_RUN("batch", "8", "tokens_per_step", "24", "steps", "1");
     assert_int_equal(spy.trained[0].rows, 24);
@@ -85,6 +95,6 @@ static void check_groups(void) {
     [DR_SET_INIT] = check_init, [DR_SET_TOKENS_PER_STEP] = check_tokens_per_step, [DR_SET_ACCUMULATE] = check_accumulate,      \
     [DR_SET_KEEP_LEVEL] = check_keep_level, [DR_SET_WARMUP_STEPS] = check_schedule, [DR_SET_SCHEDULE] = check_schedule,        \
     [DR_SET_DECAY] = check_schedule, [DR_SET_DECAY_SHAPE] = check_schedule, [DR_SET_OPTIMIZER] = check_optimizer,              \
-    [DR_SET_MUON_MOMENTUM] = check_optimizer, [DR_SET_GROUPS] = check_groups
+    [DR_SET_MUON_MOMENTUM] = check_optimizer, [DR_SET_GROUPS] = check_groups, [DR_SET_SAVE_KEEP] = check_save_keep
 
 #endif

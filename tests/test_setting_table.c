@@ -32,6 +32,7 @@ static const struct {
     {"seed", "1", "1", "5", "6", false},
     {"threads", "0", "0", "2", "1", true},
     {"save_every", "250", "250", "3", "4", true},
+    {"save_keep", "0", "0", "2", "3", true},
     {"evaluate_every", "250", "50", "2", "3", true},
     {"evaluate_tokens", "32768", "32768", "100", "101", false},
     {"batch", "8", "64", "2", "3", false},

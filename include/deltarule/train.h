@@ -90,9 +90,9 @@ typedef struct {
 DR_API dr_status dr_run_plan_make(dr_backend *backend, const dr_train_options *options, int64_t vocabulary, dr_run_plan *plan);
 
 /* Continues the run in a folder: its options, model, optimizer and data position. Of the options steps, threads, save_every,
- * evaluate_every and the place of the corpus may be changed. DR_ERROR_ARGUMENT: the folder holds no run, more steps are done
- * than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there. changes NULL:
- * none. */
+ * save_keep, evaluate_every and the place of the corpus may be changed. DR_ERROR_ARGUMENT: the folder holds no run, more steps
+ * are done than there shall be, or settings.json contradicts config.json; DR_ERROR_IO: another process is training there.
+ * changes NULL: none. */
 DR_API dr_status dr_run_resume(dr_backend *backend, const char *folder, const dr_train_options *changes, dr_run **run);
 /* Trains to the end, writing metrics.csv as it goes, a checkpoint every save_every steps and at the end, and the model.
  * DR_ERROR_NUMERIC if the gradients of 50 steps in a row were not finite, or the last loss is not, which is saved all the same.

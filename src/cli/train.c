@@ -27,13 +27,12 @@ static cli_flag *make_flags(int *count) {
         [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                              "run folder, new or empty (default runs/NAME-TIME)"},
                  .placeholder = "DIR"},
-        [RESUME] =
-            {.setting =
-                 {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                  "continue the run in this folder, bit for bit; of its settings steps, threads, keep_level, save_every, "
-                  "evaluate_every, skip_unreadable and the places of the corpus and of held-out text "
-                  "may change"},
-             .placeholder = "DIR"},
+        [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                                "continue the run in this folder, bit for bit; of its settings steps, threads, keep_level, "
+                                "save_every, save_keep, "
+                                "evaluate_every, skip_unreadable and the places of the corpus and of held-out text "
+                                "may change"},
+                    .placeholder = "DIR"},
         [DRY_RUN] = {.setting = {"dry_run", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                  "print parameters, memory, steps and, with a corpus, the time of one step; write nothing"}},
         [BACKEND] = CLI_FLAG_BACKEND,
@@ -224,7 +223,8 @@ const cli_command cli_train = {
     .name = "train",
     .arguments = "[flags]",
     .summary = "trains a model; --resume continues a run",
-    .details = "The run folder holds config.json and model.safetensors (the model), metrics.csv, and what --resume needs.\n"
+    .details = "The run folder holds config.json and model.safetensors (the model), metrics.csv, and what --resume needs;\n"
+               "with --save-keep, copies of the last checkpoints too.\n"
                "Every setting is a flag and, with underscores, a key of the configuration file.",
     .run = run,
     .makes_files = true,

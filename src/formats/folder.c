@@ -169,6 +169,24 @@ dr_status dr_folder_recover(const char *folder) {
     return status;
 }
 
+/* With the prefix of a dead writer's subfolder, recovery removes it. */
+static dr_status remove_open(int descriptor, const char *folder, const char *name) {
+    char nameless[NAME_MAX + 1];
+    snprintf(nameless, sizeof nameless, "%s%s", NEW_PREFIX, name);
+    DR_TRY(recover_open(descriptor, folder)); /* one of this name may be left from an earlier call */
+    if (renameat(descriptor, name, descriptor, nameless) != 0) return fail_io(folder, "remove a subfolder");
+    if (fsync(descriptor) != 0) return fail_io(folder, "sync the folder");
+    return recover_open(descriptor, folder);
+}
+
+dr_status dr_folder_remove(const char *folder, const char *name) {
+    int descriptor = open_folder(AT_FDCWD, folder);
+    if (descriptor < 0) return fail_io(folder, "open the folder");
+    dr_status status = remove_open(descriptor, folder, name);
+    close_descriptor(&descriptor); /* and with it the lock */
+    return status;
+}
+
 /* Makes path and its parents where they are missing, each synced into its parent. path is written to and restored. */
 static dr_status make_folders(char *path) {
     for (size_t end = 1; path[end - 1] != '\0'; end++) {

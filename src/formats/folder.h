@@ -27,5 +27,8 @@ dr_status dr_folder_commit(dr_folder *change);
 /* Drops them, and the object. NULL is allowed. */
 void dr_folder_abandon(dr_folder *change);
 dr_status dr_folder_recover(const char *folder);
+/* Removes FOLDER/name, a folder, with what is in it. It loses its name before anything in it goes: a kill at any moment leaves
+ * it whole or nameless, and the next recovery removes what is left. DR_ERROR_IO if it is not there. */
+dr_status dr_folder_remove(const char *folder, const char *name);
 
 #endif

@@ -7,6 +7,7 @@
  * on every backend. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "train/kept.h"
 #include "train/run.h"
 #include "train/trial.h"
 
@@ -45,7 +46,8 @@ static dr_status written(const dr_run *run, dr_status status) {
 static dr_status save(dr_run *run) {
     DR_TRY(written(run, dr_metrics_sync(&run->metrics)));
     DR_TRY(dr_run_lock_check(&run->lock));
-    return written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL));
+    DR_TRY(written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL)));
+    return written(run, dr_kept_write(run, true));
 }
 
 /* What is saved whole may be worthless all the same. held_out: of the last step, or 0. */
@@ -159,6 +161,7 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
                   .save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY),
                   .evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY)};
     if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
+    if (position->step > 0) DR_TRY(written(run, dr_kept_write(run, false))); /* which a kill may have prevented */
     if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step * run->numbers.parts + 1);
     t.start = dr_clock_now() - position->seconds;
     while (!is_over(run)) {

@@ -172,18 +172,19 @@ static bool same_number(dr_setting_id id, const char *one, const char *other) {
 static dr_status apply_changes(const dr_train_options *changes, dr_train_options *options) {
     for (int id = 0; id < DR_SETTINGS; id++) {
         bool may_change = id == DR_SET_STEPS || id == DR_SET_THREADS || id == DR_SET_KEEP_LEVEL || id == DR_SET_SAVE_EVERY ||
-                          id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE || id == DR_SET_CORPUS ||
-                          id == DR_SET_TOKENIZER || /* moved: their content must be the same */
+                          id == DR_SET_SAVE_KEEP || id == DR_SET_EVALUATE_EVERY || id == DR_SET_SKIP_UNREADABLE ||
+                          id == DR_SET_CORPUS || id == DR_SET_TOKENIZER || /* moved: their content must be the same */
                           (id == DR_SET_HELD_OUT && dr_held_out_path(options) && dr_held_out_path(changes));
         if (!dr_setting_is_set(changes, (dr_setting_id)id)) continue;
         const char *name = dr_setting_table[id].name, *value = dr_setting_text(changes, (dr_setting_id)id);
         const char *old = dr_setting_text(options, (dr_setting_id)id);
         bool same = strcmp(value, old) == 0 || same_number((dr_setting_id)id, value, old);
         if (!may_change && !same)
-            return dr_fail(DR_ERROR_ARGUMENT,
-                           "%s cannot be changed from %s to %s when a run is resumed: steps, threads, keep_level, save_every, "
-                           "evaluate_every, skip_unreadable and the places of the corpus, the tokenizer and held-out text can",
-                           name, old, value);
+            return dr_fail(
+                DR_ERROR_ARGUMENT,
+                "%s cannot be changed from %s to %s when a run is resumed: steps, threads, keep_level, save_every, save_keep, "
+                "evaluate_every, skip_unreadable and the places of the corpus, the tokenizer and held-out text can",
+                name, old, value);
         if (may_change) DR_TRY(dr_train_options_set(options, name, value));
     }
     return DR_OK;

@@ -48,6 +48,9 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_THREADS] =
         INTEGER("threads", "0", 0, 1024, RUN, "0: as OMP_NUM_THREADS says, else one a core; results do not depend on it"),
     [DR_SET_SAVE_EVERY] = INTEGER("save_every", "250", 0, 1e9, RUN, "steps from checkpoint to checkpoint; 0: only at the end"),
+    [DR_SET_SAVE_KEEP] = INTEGER("save_keep", "0", 0, 1e6, RUN,
+                                 "of the last so many checkpoints a copy each stays in the run folder, as "
+                                 "checkpoints/step-000250; 0: none"),
     [DR_SET_EVALUATE_EVERY] = INTEGER("evaluate_every", "lm 250, mqar 50, else 500", 0, 1e9, RUN,
                                       "steps between evaluations on held-out data; 0: only at the end"),
     [DR_SET_EVALUATE_TOKENS] =

@@ -39,7 +39,7 @@ static bool is_there(const char *path) {
 
 /* These may differ between a cell and its run: they change no result, or say where text is, which may have been moved. */
 static bool is_free(const char *name) {
-    static const char *const names[] = {"threads", "save_every", "corpus", "tokenizer", NULL};
+    static const char *const names[] = {"threads", "save_every", "save_keep", "corpus", "tokenizer", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
