@@ -572,7 +572,7 @@ static void test_failed_allocations_are_survived(void **state) {
     char text[PATH_MAX + 256];
     snprintf(text, sizeof text,
              "{\"corpus\": \"%s\", \"steps\": 1, \"batch\": 1, \"seq_len\": 8, \"hidden\": 4, \"layers\": 1, \"heads\": 1, "
-             "\"intermediate\": 4, \"evaluate_tokens\": 8}",
+             "\"intermediate\": 4, \"evaluate_tokens\": 8, \"save_keep\": 1}",
              scratch_path("corpus"));
     const char *file = scratch_write("allocations.json", text, strlen(text));
     char path[PATH_MAX];
