@@ -29,9 +29,8 @@ static cli_flag *make_flags(int *count) {
                  .placeholder = "DIR"},
         [RESUME] = {.setting = {"resume", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
                                 "continue the run in this folder, bit for bit; of its settings steps, threads, keep_level, "
-                                "save_every, save_keep, "
-                                "evaluate_every, skip_unreadable and the places of the corpus and of held-out text "
-                                "may change"},
+                                "save_every, save_keep, evaluate_every, skip_unreadable and the places of the corpus and of "
+                                "held-out text may change"},
                     .placeholder = "DIR"},
         [DRY_RUN] = {.setting = {"dry_run", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                  "print parameters, memory, steps and, with a corpus, the time of one step; write nothing"}},
