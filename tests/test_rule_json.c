@@ -340,7 +340,7 @@ static void test_wrong_texts(void **state) {
         {"{'base': 'kda', 'lower_bound': 1}", "\"lower_bound\" is 1"},
         {"{'base': 'kda', 'negative_eigenvalues': 'yes'}", "\"negative_eigenvalues\" must be true or false"},
         /* no JSON, or hardly */
-        {"", "the rule, line 1, column 0"},
+        {"", "the rule is empty: it must be a JSON object"},
         {"{'base': 'gdn'", "the rule, line 1"},
         {"{'base': 'gdn'} {}", "the rule, line 1"},
         {"{'base': 'gdn', 'base': 'kda'}", "duplicate object key"},
