@@ -8,7 +8,8 @@
  * Reading has several shapes: so many streams a thread, side by side, with or without prefetches ahead. The shape that is
  * fastest on this machine is found first, and of each round the best of some passes counts. So the ceiling is the best that
  * plain loads reach here, and not what one loop happens to reach. */
-#include "measure.h"
+#include "base/clock.h"
+#include "base/order.h"
 
 #include <deltarule/model.h>
 #include <omp.h>
@@ -83,10 +84,10 @@ static __attribute__((noinline)) uint64_t sum_shaped(const line *at, int64_t lin
 static double read_once(const line *buffer, int64_t lines, int threads, shape of) {
     uint64_t all = 0;
     const int64_t part = lines / threads;
-    const double begin = now();
+    const double begin = dr_clock_now();
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : all)
     for (int t = 0; t < threads; t++) all += sum_shaped(buffer + part * t, part, of);
-    const double seconds = now() - begin;
+    const double seconds = dr_clock_now() - begin;
     __asm__ volatile("" : : "r"(all)); /* it is wanted */
     return seconds;
 }
@@ -127,7 +128,7 @@ static line *make_buffer(int64_t lines, int threads) {
 
 /* ---- decoding ---- */
 
-/* Bytes of weights that a model reads for one token: all matrices but the embedding, of which it reads one row. A row of int8
+/* Bytes of the matrices that a model reads for one token. The embedding is left out: a token reads one row of it. A row of int8
  * has a float32 scale. */
 static double weight_bytes(const dr_model *model, dr_dtype type) {
     const dr_parameter *list;
@@ -179,15 +180,15 @@ static void measure(dr_dtype type, const char *name, double wanted, int threads)
     line *buffer = make_buffer(lines, threads);
     const shape of = find_shape(buffer, lines, threads);
     for (int round = -1; round < ROUNDS; round++) {
-        const double read = read_best(buffer, lines, threads, of) * bytes / ((double)lines * LINE), begin = now();
+        const double read = read_best(buffer, lines, threads, of) * bytes / ((double)lines * LINE), begin = dr_clock_now();
         for (int t = 0; t < TOKENS; t++) check(dr_model_step(model, &(int32_t){t}, state, logits));
-        const double token = (now() - begin) / TOKENS;
+        const double token = (dr_clock_now() - begin) / TOKENS;
         if (round < 0) continue;
         streaming[round] = bytes / read * 1e-9, decoding[round] = bytes / token * 1e-9, ratio[round] = read / token;
     }
-    qsort(streaming, ROUNDS, sizeof(double), by_size);
-    qsort(decoding, ROUNDS, sizeof(double), by_size);
-    qsort(ratio, ROUNDS, sizeof(double), by_size);
+    qsort(streaming, ROUNDS, sizeof(double), dr_ascending);
+    qsort(decoding, ROUNDS, sizeof(double), dr_ascending);
+    qsort(ratio, ROUNDS, sizeof(double), dr_ascending);
     printf("%-8s %d threads, %3ld layers, %5.0f MB of weights a token  reading %6.2f GB/s (%d streams%s)  decoding %6.2f GB/s "
            "(%5.1f tokens/s)  ratio %.3f (%.3f to %.3f)\n",
            name, threads, (long)dr_model_get_config(model)->layers, bytes * 1e-6, streaming[ROUNDS / 2], of.streams,

@@ -1,7 +1,8 @@
 /* Microseconds that a call takes of the host: of a plan that is made once, and of the functions that plan each time. On cpu one
  * token on one thread; on cuda, where calls only put work on a stream, a forward of 64 tokens, the same that saves with its
  * backward, and a token of decoding, of gdn in bf16. Medians of rounds; before each the stream is idle. */
-#include "measure.h"
+#include "base/clock.h"
+#include "base/order.h"
 
 #include <deltarule/plan.h>
 
@@ -100,11 +101,11 @@ static double median(const setting *s, dr_status (*run)(const setting *)) {
     static double round[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         require(dr_backend_wait(s->backend));
-        const double begin = now();
+        const double begin = dr_clock_now();
         for (int k = 0; k < CALLS; k++) require(run(s));
-        round[i] = 1e6 * (now() - begin) / CALLS;
+        round[i] = 1e6 * (dr_clock_now() - begin) / CALLS;
     }
-    qsort(round, ROUNDS, sizeof *round, by_size);
+    qsort(round, ROUNDS, sizeof *round, dr_ascending);
     return round[ROUNDS / 2];
 }
 

@@ -2,7 +2,7 @@
  * writes a model of random weights in files of 512 MB. `read FOLDER` reads its files into one small buffer. `keep FOLDER` reads
  * them into new memory of their size. `open FOLDER` loads the model. On many virtual machines the host backs a page when it is
  * first touched, which costs more than reading: the time of `keep` contains that cost, the time of `read` does not. */
-#include "measure.h"
+#include "base/clock.h"
 
 #include <deltarule/model.h>
 #include <dirent.h>
@@ -79,24 +79,24 @@ int main(int argc, char **argv) {
     check(dr_backend_open("cpu", NULL, &backend));
     getrusage(RUSAGE_SELF, &use);
     const long before = use.ru_maxrss;
-    const double begin = now();
+    const double begin = dr_clock_now();
     if (strcmp(argv[1], "make") == 0) {
         make(backend, argv[2]);
     } else if (strcmp(argv[1], "read") == 0) {
-        const double bytes = read_all(argv[2], NULL), seconds = now() - begin;
+        const double bytes = read_all(argv[2], NULL), seconds = dr_clock_now() - begin;
         need_3_gb(bytes);
         printf("read %.3f s, %.2f GB\n", seconds, bytes * 1e-9);
     } else if (strcmp(argv[1], "keep") == 0) {
         char *kept = aligned_alloc(2 * MB, (size_t)4096 * MB);
         if (!kept) return 1;
         madvise(kept, (size_t)4096 * MB, MADV_HUGEPAGE); /* as dr_allocate asks for */
-        const double bytes = read_all(argv[2], kept), seconds = now() - begin;
+        const double bytes = read_all(argv[2], kept), seconds = dr_clock_now() - begin;
         need_3_gb(bytes);
         printf("keep %.3f s, %.2f GB\n", seconds, bytes * 1e-9);
         free(kept);
     } else {
         check(dr_model_load(backend, argv[2], &model));
-        const double seconds = now() - begin, weights = 4.0 * (double)dr_model_parameter_count(model);
+        const double seconds = dr_clock_now() - begin, weights = 4.0 * (double)dr_model_parameter_count(model);
         getrusage(RUSAGE_SELF, &use);
         need_3_gb(weights);
         printf("open %.3f s, %.3f of the weights resident at most\n", seconds,

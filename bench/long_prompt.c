@@ -4,7 +4,7 @@
  * end, so that all of the prompt counts. Pieces are multiples of the pool's grain, so that nothing is read twice; the number of
  * tokens is rounded up to whole pieces.
  *     bench-long_prompt TOKENS [THREADS [HIDDEN [LAYERS]]] */
-#include "measure.h"
+#include "base/clock.h"
 
 #include <deltarule/pool.h>
 #include <stdio.h>
@@ -49,9 +49,9 @@ static double read_part(dr_pool *pool, int64_t tokens, bool last, uint32_t *seed
         const dr_pool_item item = {.ids = ids, .count = count, .wanted = last && done + count == tokens};
         const dr_pool_results results = {.logits = logits};
         fill(ids, count, seed);
-        const double begin = now();
+        const double begin = dr_clock_now();
         check(dr_pool_step(pool, &item, 1, &results));
-        seconds += now() - begin;
+        seconds += dr_clock_now() - begin;
         done += count;
     }
     return seconds;

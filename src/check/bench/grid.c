@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/order.h"
 #include "ops/operations.h"
 
 #include <stdlib.h>
@@ -108,11 +109,6 @@ dr_status dr_bench_grid_measure(dr_bench_grid *grid) {
 
 /* ---- figures --------------------------------------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The value below which a share q of sorted values lies, between neighbours in proportion. */
 static double quantile(const double *sorted, int64_t count, double q) {
     double place = q * (double)(count - 1);
@@ -123,7 +119,7 @@ static double quantile(const double *sorted, int64_t count, double q) {
 dr_bench_seconds dr_bench_summary(const double *seconds, int64_t repeats) {
     double sorted[DR_BENCH_MOST_REPEATS];
     memcpy(sorted, seconds, (size_t)repeats * sizeof *sorted);
-    qsort(sorted, (size_t)repeats, sizeof *sorted, compare);
+    qsort(sorted, (size_t)repeats, sizeof *sorted, dr_ascending);
     double median = quantile(sorted, repeats, 0.5);
     return (dr_bench_seconds){.median = median,
                               .best = sorted[0],

@@ -2,20 +2,17 @@
  * they were drawn from unless fewer than k fall on one side of it: with probability 1 - 2 P(B < k), B binomial of n halves. */
 #include "check/experiment/experiment.h"
 
+#include "base/order.h"
+
 #include <math.h>
 #include <stdlib.h>
-
-static int ascending(const void *one, const void *other) {
-    const double a = *(const double *)one, b = *(const double *)other;
-    return (a > b) - (a < b);
-}
 
 dr_spread dr_spread_of(double *values, int count) {
     const double wanted = 0.95;
     const double none = (double)NAN;
     dr_spread spread = {.count = count, .median = none, .low = none, .high = none};
     if (count < 1) return spread;
-    qsort(values, (size_t)count, sizeof *values, ascending);
+    qsort(values, (size_t)count, sizeof *values, dr_ascending);
     spread.median = 0.5 * (values[(count - 1) / 2] + values[count / 2]);
     int k = 1;
     double term = pow(0.5, count), below = term; /* P(B < 1) */

@@ -1,6 +1,7 @@
 /* Samples and their quantiles, vectors, and a state that is computed token by token in double with plain loops. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/order.h"
 #include "check/blas.h"
 #include "check/probe/probe.h"
 
@@ -18,11 +19,6 @@ void dr_probe_add(dr_probe_samples *samples, double value) {
     if (samples->status == DR_OK) samples->values[samples->count++] = value;
 }
 
-static int ascending(const void *one, const void *other) {
-    const double a = *(const double *)one, b = *(const double *)other;
-    return (a > b) - (a < b);
-}
-
 /* The number below which this share of sorted numbers lies, between its neighbours. */
 static double quantile(const double *sorted, int64_t count, double share) {
     const double place = share * (double)(count - 1);
@@ -37,7 +33,7 @@ dr_status dr_probe_tell(const dr_probe_listener *listener, int64_t layer, const 
     if (samples->status == DR_OK && count > 0) {
         double sum = 0;
         for (int64_t i = 0; i < count; i++) sum += samples->values[i];
-        qsort(samples->values, (size_t)count, sizeof *samples->values, ascending);
+        qsort(samples->values, (size_t)count, sizeof *samples->values, dr_ascending);
         const dr_probe_figure figure = {.layer = layer,
                                         .name = name,
                                         .count = count,
@@ -98,7 +94,7 @@ void dr_probe_state_write(const dr_recurrence *recurrence, double gain, const do
 /* ---- eigenvalues ---------------------------------------------------------------------------------------------------- */
 
 static int descending(const void *one, const void *other) {
-    return ascending(other, one);
+    return dr_ascending(other, one);
 }
 
 dr_status dr_probe_eigenvalues(int64_t n, double *matrix, double *eigenvalues) {
