@@ -120,19 +120,13 @@ static __global__ void __launch_bounds__(DR_GROUP_THREADS, 1)
         dr_registers_give<40>();
         const int tokens = (int)(place.of.end - place.of.begin);
         for (int g = 0; g < 2; g++)
-            dr_copy_side<boxes>(room.tile(0, g), call.key_size, call.q, [&](int r) -> const dr_word * {
-                const int row = first + g * DR_SIDE + r;
-                return row < rows ? call.q + dr_group_query(call, place, row) * call.key_size : NULL;
-            });
+            dr_copy_side<boxes>(room.tile(0, g), call.key_size, call.q,
+                                dr_query_rows(call, place, rows, call.q, call.key_size, first + g * DR_SIDE));
         dr_gate_arrive_copied(room.ready());
         dr_fill_stages(room, all, [&](unsigned stage, int key) {
-            const auto row_of = [&](const dr_word *tensor, int size) {
-                return [&call, &place, tensor, size, key, tokens](int r) -> const dr_word * {
-                    return key + r < tokens ? tensor + dr_key_row(call.shape, place, key + r) * size : NULL;
-                };
-            };
-            dr_copy_side<boxes>(stage, call.key_size, call.k, row_of(call.k, call.key_size));
-            dr_copy_side<boxes>(stage + boxes * DR_BOX, call.value_size, call.v, row_of(call.v, call.value_size));
+            dr_copy_side<boxes>(stage, call.key_size, call.k, dr_key_rows(call, place, tokens, call.k, call.key_size, key));
+            dr_copy_side<boxes>(stage + boxes * DR_BOX, call.value_size, call.v,
+                                dr_key_rows(call, place, tokens, call.v, call.value_size, key));
         });
     } else {
         dr_registers_take<232>();

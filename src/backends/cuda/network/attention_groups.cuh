@@ -99,6 +99,23 @@ typedef struct {
 
 /* ---- copying: 128 threads ------------------------------------------------------------------------------------------------ */
 
+/* For dr_copy_side: the rows from `first` on of a sequence's queries, of a tensor [rows][heads][size]; `rows` queries are
+ * there. */
+static __device__ inline auto dr_query_rows(const dr_group_attention &call, const dr_attention_place &place, int rows,
+                                            const dr_word *tensor, int size, int first) {
+    return [&call, &place, rows, tensor, size, first](int r) -> const dr_word * {
+        return first + r < rows ? tensor + dr_group_query(call, place, first + r) * size : NULL;
+    };
+}
+
+/* The same of a sequence's keys, of a tensor [tokens][key heads][size]. */
+static __device__ inline auto dr_key_rows(const dr_group_attention &call, const dr_attention_place &place, int tokens,
+                                          const dr_word *tensor, int size, int first) {
+    return [&call, &place, tokens, tensor, size, first](int r) -> const dr_word * {
+        return first + r < tokens ? tensor + dr_key_row(call.shape, place, first + r) * size : NULL;
+    };
+}
+
 /* row_at(r): where row r of the tile begins, NULL: it is zero. */
 template <int boxes, typename F>
 static __device__ inline void dr_copy_side(unsigned tile, int size, const dr_word *any, const F &row_at) {

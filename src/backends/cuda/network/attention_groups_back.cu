@@ -163,21 +163,6 @@ static __device__ inline void key_gradients(const dr_group_attention &call, char
     if (call.d_v) dr_store_side(shared, values, d_v, as_is, call.value_size, row_of(call.d_v, call.value_size));
 }
 
-/* Rows of queries, of a tensor [rows][heads][size]. */
-static __device__ inline auto query_rows(const dr_group_attention &call, const dr_attention_place &place, int rows,
-                                         const dr_word *tensor, int size, int first) {
-    return [&call, &place, rows, tensor, size, first](int r) -> const dr_word * {
-        return first + r < rows ? tensor + dr_group_query(call, place, first + r) * size : NULL;
-    };
-}
-
-static __device__ inline auto key_rows(const dr_group_attention &call, const dr_attention_place &place, int tokens,
-                                       const dr_word *tensor, int size, int first) {
-    return [&call, &place, tokens, tensor, size, first](int r) -> const dr_word * {
-        return first + r < tokens ? tensor + dr_key_row(call.shape, place, first + r) * size : NULL;
-    };
-}
-
 #endif
 
 template <int boxes>
@@ -197,15 +182,15 @@ static __global__ void __launch_bounds__(DR_GROUP_THREADS, 1)
         for (int g = 0; g < 2; g++) {
             const int from = first + g * DR_SIDE;
             dr_copy_side<boxes>(room.tile(0, g), call.key_size, call.q,
-                                query_rows(call, place, rows, call.q, call.key_size, from));
+                                dr_query_rows(call, place, rows, call.q, call.key_size, from));
             dr_copy_side<boxes>(room.tile(1, g), call.value_size, call.d_o,
-                                query_rows(call, place, rows, call.d_o, call.value_size, from));
+                                dr_query_rows(call, place, rows, call.d_o, call.value_size, from));
         }
         dr_gate_arrive_copied(room.ready());
         dr_fill_stages(room, all, [&](unsigned stage, int key) {
-            dr_copy_side<boxes>(stage, call.key_size, call.k, key_rows(call, place, tokens, call.k, call.key_size, key));
+            dr_copy_side<boxes>(stage, call.key_size, call.k, dr_key_rows(call, place, tokens, call.k, call.key_size, key));
             dr_copy_side<boxes>(stage + boxes * DR_BOX, call.value_size, call.v,
-                                key_rows(call, place, tokens, call.v, call.value_size, key));
+                                dr_key_rows(call, place, tokens, call.v, call.value_size, key));
         });
     } else {
         dr_registers_take<232>();
@@ -233,15 +218,15 @@ static __global__ void __launch_bounds__(DR_GROUP_THREADS, 1)
         for (int g = 0; g < 2; g++) {
             const int from = first + g * DR_SIDE;
             dr_copy_side<boxes>(room.tile(0, g), call.key_size, call.k,
-                                key_rows(call, place, tokens, call.k, call.key_size, from));
+                                dr_key_rows(call, place, tokens, call.k, call.key_size, from));
             dr_copy_side<boxes>(room.tile(1, g), call.value_size, call.v,
-                                key_rows(call, place, tokens, call.v, call.value_size, from));
+                                dr_key_rows(call, place, tokens, call.v, call.value_size, from));
         }
         dr_gate_arrive_copied(room.ready());
         dr_fill_stages(room, all, [&](unsigned stage, int row) {
-            dr_copy_side<boxes>(stage, call.key_size, call.q, query_rows(call, place, rows, call.q, call.key_size, row));
+            dr_copy_side<boxes>(stage, call.key_size, call.q, dr_query_rows(call, place, rows, call.q, call.key_size, row));
             dr_copy_side<boxes>(stage + boxes * DR_BOX, call.value_size, call.d_o,
-                                query_rows(call, place, rows, call.d_o, call.value_size, row));
+                                dr_query_rows(call, place, rows, call.d_o, call.value_size, row));
             const int mine = row + (int)threadIdx.x % DR_SIDE;
             const float *const from = threadIdx.x < DR_SIDE ? call.log_sums : call.along;
             dr_copy_word(stage + 2 * boxes * DR_BOX + threadIdx.x * 4,
