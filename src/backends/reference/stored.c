@@ -44,7 +44,8 @@ static dr_status store_vectors(dr_backend *backend, int64_t count, const void *x
 
 /* ---- products ------------------------------------------------------------------------------------------------------- */
 
-/* Elements of so many rows of a panel, and of its columns in the last: what lies between them is rounded too, to what it is. */
+/* Elements from the first of a panel to the last that its columns take. Rounding covers the elements between two rows as well;
+ * they hold rounded values, which rounding leaves as they are. */
 static int64_t panel_count(int64_t rows, int64_t row, int64_t columns) {
     return rows > 0 ? (rows - 1) * row + columns : 0;
 }

@@ -128,7 +128,7 @@ static bool row_is_of(const judge *self, int row, int group, int value) {
     return same_group(self, row, group) && dr_row_value(self->experiment, row, self->claim->axis) == value;
 }
 
-/* Takes away the seeds of which a row lacks a measure. */
+/* kept [seeds]: false for each seed for which the row has no value of the measure; the other seeds are left as they were. */
 static void keep_measured(const dr_experiment *experiment, int row, const char *measure, bool *kept) {
     double values[DR_MOST_SEEDS];
     int seed[DR_MOST_SEEDS];

@@ -4,8 +4,8 @@
  * of the tokens that have it belong to the set, in the order of ids. Logits become unsigned numbers of the same order, ranks,
  * and the place is found four bits at a time: the block sums the measure of the tokens (their number, or their weights) by the
  * next bits, among those whose higher bits are known, and goes on where the sum from the largest on reaches what is looked for.
- * So top_k, top_p and the draw are three such searches, of eight passes over the row each, of which all but the first look
- * closer at few tokens. Sums are in double, in an order that the number of threads decides. */
+ * top_k, top_p and the draw are three such searches. A search reads the row eight times; from the second time on it takes
+ * only the tokens whose higher bits match. Sums are in double, in an order that the number of threads decides. */
 #include "backends/cuda/network/blocks.cuh"
 #include "backends/cuda/network/vectors.cuh"
 

@@ -190,9 +190,10 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_c
     }
 }
 
-/* final [sequences][width - 1][channels], which may be initial: a thread takes
- * the rows of a channel in order, each of which reads a later one at the
- * earliest. */
+/* final [sequences][width - 1][channels], which may be initial: a thread writes
+ * the rows of one channel in order. The value of row i comes from a row of
+ * initial with the same or a higher number, or from x, so no row that is
+ * still to be read has been overwritten. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) conv_final(const __grid_constant__ conv_call<T> call, float *final) {
     const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x, channel = index % call.channels;

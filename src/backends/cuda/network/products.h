@@ -19,7 +19,7 @@ typedef struct {
     bool a_turned, b_turned, add;
     dr_dtype from, to; /* of a and b; of c: float32 or, for both, bf16 */
     int64_t batch, a_apart, b_apart, c_apart;
-    const void *plus; /* what is added in place of what was in c, as c lies and not c; NULL: nothing */
+    const void *plus; /* a tensor laid out as c, added to the product; the old values of c are not; NULL: none */
 } dr_cuda_multiplication;
 
 /* DR_ERROR_UNSUPPORTED with a sentence where the library is missing. */
