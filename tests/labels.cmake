@@ -19,6 +19,7 @@ endforeach()
 foreach(test IN LISTS tests)
   if(test IN_LIST long)
     set_property(TEST ${test} APPEND PROPERTY LABELS long)
+    set_property(TEST ${test} PROPERTY COST 1000) # they begin first, so that none of them is left alone at the end
   else()
     set_property(TEST ${test} APPEND PROPERTY LABELS short)
   endif()
