@@ -20,7 +20,8 @@ for argument in "$@"; do
 done
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+environment=''
+trap '[ -z "$environment" ] || kill "$environment" 2>/dev/null; rm -rf "$work"' EXIT
 
 # chosen NAME...: whether one of these checks is to be run.
 chosen() {
@@ -125,10 +126,14 @@ tree_checks() {
 
 # ---- builds and their tests ------------------------------------------------------------------------------------------------
 
-# The README's test command; with the warnings of this compiler as errors.
-readme() { CFLAGS=-Werror make test; }
+# once COMMAND...: warnings of the compiler are errors, and what two builds compile alike is compiled once. Nothing from before is taken.
+once() {
+    CFLAGS=-Werror CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_DIR=$work/ccache CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=yes "$@"
+}
+# The README's test command.
+readme() { once make test; }
 # What several checks below use; after `readme` there is nothing left to build.
-release() { cmake --preset release && cmake --build --preset release "$@"; }
+release() { once cmake --preset release && once cmake --build --preset release "$@"; }
 
 # with PRESET [ctest flags...]: builds it, warnings are errors, and runs the tests.
 with() {
@@ -219,17 +224,26 @@ tidy_all() {
     tidy 7200 "${files[@]}"
 }
 
-# python_environment SECONDS CHECK...: makes for these checks, in that time at most, the environment with PyTorch that CTest's test
-# `python` and `make python-test` take, once for a set of versions; without it the reason is told, and tests of PyTorch are skipped.
+# python_environment SECONDS CHECK...: begins to make for these checks, in that time at most, the environment with PyTorch that CTest's
+# test `python` and `make python-test` take, once for a set of versions; it is loaded and unpacked beside the checks that come next.
 python_environment() {
     local seconds=$1
     shift
     chosen "$@" && [ -z "$list" ] || return 0
-    if ! { "$source/tools/install-packages" python && timeout "$seconds" "$source/tools/python-environment"; } >"$work/log" 2>&1 </dev/null; then
-        tail -n 5 "$work/log"
-        skip 'Python package with PyTorch' "no environment for it within $seconds s: $(tail -n 1 "$work/log")"
-        return 1
-    fi
+    {
+        "$source/tools/install-packages" python && timeout "$seconds" "$source/tools/python-environment"
+    } >"$work/python.log" 2>&1 </dev/null &
+    environment=$!
+}
+# with_pytorch: waits for it. Where it cannot be made the reason is told, and tests of PyTorch are skipped.
+with_pytorch() {
+    [ -n "$environment" ] || return 0
+    local made=$environment
+    environment=''
+    wait "$made" && return 0
+    tail -n 5 "$work/python.log"
+    skip 'Python package with PyTorch' "no environment for it in that time: $(tail -n 1 "$work/python.log")"
+    return 1
 }
 
 # fuzz SECONDS: each fuzzer so long, from its seeds.
@@ -239,8 +253,8 @@ fuzz() {
 
 # cuda ARCHITECTURES: the backend compiled, and its kernels that run on the host.
 cuda() {
-    cmake --preset cuda -DDELTARULE_CUDA_ARCHITECTURES="$1" &&
-        cmake --build --preset cuda --target deltarule cuda_tests cuda_emulated &&
+    once cmake --preset cuda -DDELTARULE_CUDA_ARCHITECTURES="$1" &&
+        once cmake --build --preset cuda --target deltarule cuda_tests cuda_emulated &&
         ctest --test-dir build/cuda --no-tests=error -j "$jobs" --output-on-failure -R '^cuda_emulated'
 }
 # aarch64 [ctest flags...]: cross-compiled, and its tests under qemu-user.
