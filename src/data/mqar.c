@@ -20,7 +20,9 @@ struct dr_mqar {
     dr_mqar_shape shape;
     int64_t slots;  /* of the example at hand */
     double *weight; /* [length/2] as defined; more than any example has slots */
-    double *left;   /* [length/2] weights in this example: 0 once drawn */
+    double
+        *left; /* [2 leaves] of the example at hand: node i is the sum of 2i and 2i + 1, slot g is leaves + g, 0 once drawn */
+    int64_t leaves; /* the power of two from slots on */
     int32_t *value; /* [length/2] the value asked for in a slot, -1: none */
     uint8_t *taken; /* [vocabulary] ids drawn in this example */
     int32_t *drawn; /* [3 pairs] keys, then values, in order of draws; then which keys are updated */
@@ -47,16 +49,22 @@ dr_status dr_mqar_check(const dr_mqar_shape *shape) {
     return DR_OK;
 }
 
+static int64_t leaves_for(int64_t slots) {
+    int64_t leaves = 1;
+    while (leaves < slots) leaves *= 2;
+    return leaves;
+}
+
 /* shape: length and pairs are the most of examples, which need not go together. */
 static dr_status create_largest(const dr_mqar_shape *shape, dr_mqar **mqar) {
     dr_mqar layout = {.shape = *shape};
-    const size_t most = (size_t)(shape->length / 2);
+    const size_t most = (size_t)(shape->length / 2), nodes = 2 * (size_t)leaves_for(shape->length / 2);
     void *memory = NULL;
     for (int pass = 0; pass < 2; pass++) { /* count, then hand out */
         dr_arena arena = {.block = memory};
         dr_arena_take(&arena, sizeof(dr_mqar));
         layout.weight = dr_arena_take(&arena, most * sizeof(double));
-        layout.left = dr_arena_take(&arena, most * sizeof(double));
+        layout.left = dr_arena_take(&arena, nodes * sizeof(double));
         layout.value = dr_arena_take(&arena, most * sizeof(int32_t));
         layout.taken = dr_arena_take(&arena, (size_t)shape->vocabulary);
         layout.drawn = dr_arena_take(&arena, (size_t)(3 * shape->pairs) * sizeof(int32_t));
@@ -90,17 +98,28 @@ static void draw_distinct(dr_mqar *mqar, dr_random *random, int64_t first, int64
     }
 }
 
-/* A slot that was not drawn before, by the weights of those left. */
+static void weigh_slots(dr_mqar *mqar) {
+    double *left = mqar->left;
+    const int64_t leaves = leaves_for(mqar->slots);
+    mqar->leaves = leaves;
+    for (int64_t g = 0; g < leaves; g++) left[leaves + g] = g < mqar->slots ? mqar->weight[g] : 0;
+    for (int64_t i = leaves - 1; i > 0; i--) left[i] = left[2 * i] + left[2 * i + 1];
+}
+
+/* A slot that was not drawn before, by the weights of those left: down from the root to the half that the point falls into. */
 static int64_t draw_slot(dr_mqar *mqar, dr_random *random) {
-    double total = 0, sum = 0;
-    for (int64_t g = 0; g < mqar->slots; g++) total += mqar->left[g];
-    double point = dr_random_uniform(random) * total;
-    int64_t slot = -1;
-    for (int64_t g = 0; g < mqar->slots && !(slot >= 0 && sum > point); g++) {
-        if (mqar->left[g] > 0) slot = g; /* the last of them if rounding leaves the point at the total */
-        sum += mqar->left[g];
+    double *left = mqar->left;
+    double point = dr_random_uniform(random) * left[1];
+    int64_t i = 1;
+    while (i < mqar->leaves) {
+        i *= 2;
+        const bool second = point >= left[i] && left[i + 1] > 0; /* rounding may leave the point behind all that is left */
+        point -= second ? left[i] : 0;
+        i += second;
     }
-    mqar->left[slot] = 0;
+    const int64_t slot = i - mqar->leaves;
+    left[i] = 0;
+    while (i /= 2) left[i] = left[2 * i] + left[2 * i + 1];
     return slot;
 }
 
@@ -122,7 +141,7 @@ static void draw_updates(dr_mqar *mqar, dr_random *random, int64_t pairs, int32_
 static void draw_queries(dr_mqar *mqar, dr_random *random, int64_t context, int64_t pairs, int32_t *ids, int64_t *positions,
                          int32_t *labels) {
     const int32_t *key = mqar->drawn, *value = mqar->drawn + pairs;
-    memcpy(mqar->left, mqar->weight, (size_t)mqar->slots * sizeof(double));
+    weigh_slots(mqar);
     for (int64_t g = 0; g < mqar->slots; g++) mqar->value[g] = -1;
     for (int64_t i = 0; i < pairs; i++) {
         int64_t slot = draw_slot(mqar, random);

@@ -1,6 +1,6 @@
-/* Rows that move by an index: embedding, gather and scatter. The gradient of a table is the sum over the rows that have an id,
- * added up in the order of rows: ids are put in order first, each by counting the ids that come before it, which for 32,768
- * rows is some 0.2 ms of comparisons; then a block adds up the rows of one id. */
+/* Rows that move by an index: embedding, gather and scatter. The gradient of a table is the sum over the rows that have an id.
+ * Rows are put in the order of their ids first: tiles by themselves, then each row by its place in every other tile. An id may
+ * have most of the rows, as a filler has, so that its sum is made in chunks of rows, which are added up in their order. */
 #include "backends/cuda/network/columns.cuh"
 
 enum { THREADS = 256 };
@@ -54,57 +54,142 @@ dr_status dr_cuda_rows_scatter(dr_backend *backend, int64_t rows, int64_t count,
 /* ---- the gradient of a table ----------------------------------------------------------------------------------------------
  */
 
-enum { ROWS_OF_WARP = 4 };
+enum { TILE = 1024, OWN = TILE / THREADS, CHUNK = 128 };
 
-/* order[i] = the row that comes i-th by its id, of equal ids by its number. The lanes of a warp share the ids that some rows
- * are compared with. */
-static __global__ void __launch_bounds__(THREADS) order_ids(const int32_t *ids, int rows, int32_t *order) {
-    const int first = (int)(((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32 * ROWS_OF_WARP), lane = (int)threadIdx.x % 32;
-    int32_t own[ROWS_OF_WARP], before[ROWS_OF_WARP];
+/* Each block puts the rows of one tile in order: by their ids, those of equal ids by their numbers. */
+static __global__ void __launch_bounds__(THREADS)
+    order_tile(const int32_t *ids, int rows, int32_t *tile_ids, int32_t *tile_rows) {
+    __shared__ int32_t keys[TILE];
+    const int first = (int)blockIdx.x * TILE, count = rows - first < TILE ? rows - first : TILE;
+    int32_t own[OWN], before[OWN];
 #pragma unroll
-    for (int r = 0; r < ROWS_OF_WARP; r++) own[r] = first + r < rows ? ids[first + r] : 0, before[r] = 0;
+    for (int r = 0; r < OWN; r++) {
+        const int i = (int)threadIdx.x + r * THREADS;
+        own[r] = i < count ? ids[first + i] : 0, before[r] = 0;
+        keys[i] = own[r];
+    }
+    __syncthreads();
 #pragma unroll 4
-    for (int i = lane; i < rows; i += 32) {
-        const int32_t other = ids[i];
+    for (int i = 0; i < count; i++) {
+        const int32_t other = keys[i];
 #pragma unroll
-        for (int r = 0; r < ROWS_OF_WARP; r++) before[r] += other < own[r] || (other == own[r] && i < first + r);
+        for (int r = 0; r < OWN; r++) before[r] += other < own[r] + (i < (int)threadIdx.x + r * THREADS);
     }
 #pragma unroll
-    for (int r = 0; r < ROWS_OF_WARP; r++) {
-        for (int apart = 16; apart > 0; apart /= 2) before[r] += __shfl_xor_sync(0xffffffff, before[r], apart);
-        if (lane == 0 && first + r < rows) order[before[r]] = first + r;
+    for (int r = 0; r < OWN; r++) {
+        const int i = (int)threadIdx.x + r * THREADS;
+        if (i >= count) continue;
+        tile_ids[first + before[r]] = own[r];
+        tile_rows[first + before[r]] = first + i;
     }
 }
 
-/* d_table[id] += the rows of d_y that have the id, in order: by the thread whose row is the first of them. */
+/* Of `count` keys in order: how many are below a limit. */
+static __device__ inline int count_below(const int32_t *keys, int count, int32_t limit) {
+    int below = 0;
+#pragma unroll
+    for (int step = TILE; step > 0; step /= 2)
+        if (below + step <= count && keys[below + step - 1] < limit) below += step;
+    return below;
+}
+
+/* A thread takes a row of a tile in order, and counts what comes before it in the other tiles: of those before its own the
+ * rows of its id, too. */
+static __global__ void __launch_bounds__(THREADS)
+    place_rows(const int32_t *tile_ids, const int32_t *tile_rows, int rows, int32_t *ordered, int32_t *order) {
+    __shared__ int32_t keys[2][TILE];
+    const int i = (int)(blockIdx.x * THREADS + threadIdx.x), own = (int)(blockIdx.x * THREADS) / TILE;
+    const int32_t id = i < rows ? tile_ids[i] : 0;
+    int place = i % TILE, turn = 0;
+    for (int first = 0, tile = 0; first < rows; first += TILE, tile++) {
+        const int count = rows - first < TILE ? rows - first : TILE;
+        if (tile == own) continue;
+        int32_t *const now = keys[turn];
+        turn ^= 1;
+        for (int k = (int)threadIdx.x; k < count; k += THREADS) now[k] = tile_ids[first + k];
+        __syncthreads();
+        place += count_below(now, count, id + (tile < own));
+    }
+    if (i >= rows) return;
+    ordered[place] = id;
+    order[place] = tile_rows[i];
+}
+
+/* Rows in order of their ids, with what those of an id add to the table. Stretches of CHUNK places are added up by themselves:
+ * where all rows of an id lie in one, onto the table; else what they come to is left in partial [chunks, 2, dim], of the id
+ * that begins in an earlier chunk and of the one that begins in this and goes on in the next. */
 template <typename T> struct table_call {
     int64_t rows, dim;
-    const int32_t *ids, *order;
+    const int32_t *ids, *order; /* [rows] in order */
     const T *d_y;
-    float *d_table;
+    float *d_table, *partial;
+
+    __device__ bool begins(int64_t place) const { return place == 0 || ids[place - 1] != ids[place]; }
 
     template <int N> __device__ void at(int64_t i) const {
-        const int64_t place = i / dim, channel = i % dim;
-        const int32_t id = ids[order[place]];
-        if (place > 0 && ids[order[place - 1]] == id) return;
-        dr_floats<N> sum = dr_load_floats<N>(d_table + id * dim + channel);
-        for (int64_t p = place; p < rows && ids[order[p]] == id; p++) {
-            const dr_floats<N> x = dr_load_floats<N>(d_y + order[p] * dim + channel);
+        const int64_t place = i / dim, channel = i % dim, chunk = place / CHUNK, left = rows - place;
+        const bool first = begins(place);
+        if (!first && place % CHUNK != 0) return;
+        const int32_t id = ids[place];
+        const int most = (int)(CHUNK - place % CHUNK),
+                  count = count_below(ids + place, (int)(left < most ? left : most), id + 1);
+        const bool all = first && (place + count == rows || ids[place + count] != id);
+        float *const to = all ? d_table + id * dim : partial + (chunk * 2 + first) * dim;
+        dr_floats<N> sum = all ? dr_load_floats<N>(to + channel) : dr_same<N>(0);
+#pragma unroll 8
+        for (int p = 0; p < count; p++) {
+            const dr_floats<N> x = dr_load_floats<N>(d_y + order[place + p] * dim + channel);
             EACH sum.at[n] += x.at[n];
         }
-        dr_store_floats<N>(d_table + id * dim + channel, sum);
+        dr_store_floats<N>(to + channel, sum);
     }
 };
+
+/* Adds to the table, chunk by chunk, what chunks left of the id that goes on behind a chunk in which it begins. */
+template <typename T> struct join_call {
+    table_call<T> of;
+
+    template <int N> __device__ void at(int64_t i) const {
+        const int64_t dim = of.dim, chunk = i / dim, channel = i % dim, next = (chunk + 1) * CHUNK;
+        const int32_t id = of.ids[next - 1];
+        if (of.ids[next] != id || (chunk > 0 && of.ids[chunk * CHUNK - 1] == id)) return;
+        int64_t end = chunk + 1; /* behind the last chunk that begins with it */
+        for (int64_t step = 1 << 22; step > 0; step /= 2)
+            if ((end + step - 1) * CHUNK < of.rows && of.ids[(end + step - 1) * CHUNK] == id) end += step;
+        dr_floats<N> sum = dr_load_floats<N>(of.d_table + id * dim + channel);
+        const dr_floats<N> begun = dr_load_floats<N>(of.partial + (chunk * 2 + 1) * dim + channel);
+        EACH sum.at[n] += begun.at[n];
+#pragma unroll 8
+        for (int64_t c = chunk + 1; c < end; c++) {
+            const dr_floats<N> x = dr_load_floats<N>(of.partial + c * 2 * dim + channel);
+            EACH sum.at[n] += x.at[n];
+        }
+        dr_store_floats<N>(of.d_table + id * dim + channel, sum);
+    }
+};
+
+template <int N, typename T> static dr_status run_table(const dr_cuda *gpu, const table_call<T> &call) {
+    const int64_t crossings = (call.rows - 1) / CHUNK; /* ends of chunks that are not that of the rows */
+    DR_TRY(dr_run_each<N>(gpu, "embedding_back", call.rows * call.dim, call));
+    const join_call<T> join = {call};
+    return dr_run_each<N>(gpu, "embedding_back_join", crossings * call.dim, join);
+}
 
 dr_status dr_cuda_embedding_backward(dr_backend *backend, int64_t rows, int64_t dim, const int32_t *ids, const void *d_y,
                                      void *d_table) {
     DR_NETWORK_ENTER(backend);
-    const dr_scratch scratch(backend, rows * (int64_t)sizeof(int32_t));
+    const int64_t sums = dr_blocks_of(rows, CHUNK) * 2 * dim, numbers = sums * (int64_t)sizeof(float);
+    if (rows == 0) return DR_OK;
+    const dr_scratch scratch(backend, numbers + 4 * rows * (int64_t)sizeof(int32_t));
     DR_TRY(scratch.status);
-    int32_t *const order = (int32_t *)scratch.at;
-    DR_TRY(dr_cuda_launch("order_ids", order_ids, {dr_blocks_of(rows, THREADS / 32 * ROWS_OF_WARP)}, THREADS, 0, gpu->stream,
-                          ids, (int)rows, order));
+    float *const partial = (float *)scratch.at;
+    int32_t *const tile_ids = (int32_t *)(partial + sums), *const tile_rows = tile_ids + rows;
+    int32_t *const ordered = tile_rows + rows, *const order = ordered + rows;
+    DR_TRY(dr_cuda_launch("order_tile", order_tile, {dr_blocks_of(rows, TILE)}, THREADS, 0, gpu->stream, ids, (int)rows,
+                          tile_ids, tile_rows));
+    DR_TRY(dr_cuda_launch("place_rows", place_rows, {dr_blocks_of(rows, THREADS)}, THREADS, 0, gpu->stream, tile_ids, tile_rows,
+                          (int)rows, ordered, order));
     DR_NETWORK_INSTANCE(backend, dim, (d_y, d_table), T, N,
-                        const table_call<T> call = {rows, dim, ids, order, (const T *)d_y, (float *)d_table};
-                        return dr_run_each<N>(gpu, "embedding_back", rows * dim, call))
+                        const table_call<T> call = {rows, dim, ordered, order, (const T *)d_y, (float *)d_table, partial};
+                        return run_table<N>(gpu, call))
 }
