@@ -387,6 +387,24 @@ static void test_reports(void **state) {
     dr_experiment_close(experiment);
 }
 
+/* The whole of a CSV report: labels with commas and quotes in quotes, numbers of done seeds, a median and both ends. */
+static void test_csv(void **state) {
+    (void)state;
+    static const char text[] =
+        HEAD "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 3,"
+             "\"grid\": {\"size\": {\"a, \\\"b\\\"\": {\"lengths\": \"64/4\"}, \"c\": {\"lengths\": \"64/8\"}}}}";
+    static const double figures[] = {0.5, 0.25, 0.75};
+    static char report[16384];
+    dr_experiment *experiment;
+    if (open_text(text, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
+    for (int s = 0; s < 3; s++) measure(experiment, s, figures[s]);
+    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_CSV, keep_all, report), DR_OK);
+    assert_string_equal(report, "size,done,seeds,accuracy,accuracy:low,accuracy:high\n"
+                                "\"a, \"\"b\"\"\",3,3,0.5,0.25,0.75\n"
+                                "c,0,3,,,\n");
+    dr_experiment_close(experiment);
+}
+
 /* ---- runs ----------------------------------------------------------------------------------------------------------- */
 
 static const char one[] = "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\", \"loss\"], \"seeds\": 1, "
@@ -624,6 +642,7 @@ int main(void) {
                                        cmocka_unit_test(test_partial),
                                        cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_reports),
+                                       cmocka_unit_test(test_csv),
                                        cmocka_unit_test(test_excesses_and_ratios),
                                        cmocka_unit_test(test_what_follows),
                                        cmocka_unit_test(test_rates),
