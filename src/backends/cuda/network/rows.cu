@@ -185,10 +185,11 @@ dr_status dr_cuda_embedding_backward(dr_backend *backend, int64_t rows, int64_t 
     float *const partial = (float *)scratch.at;
     int32_t *const tile_ids = (int32_t *)(partial + sums), *const tile_rows = tile_ids + rows;
     int32_t *const ordered = tile_rows + rows, *const order = ordered + rows;
+    const int32_t *const ids_there = tile_ids, *const rows_there = tile_rows;
     DR_TRY(dr_cuda_launch("order_tile", order_tile, {dr_blocks_of(rows, TILE)}, THREADS, 0, gpu->stream, ids, (int)rows,
                           tile_ids, tile_rows));
-    DR_TRY(dr_cuda_launch("place_rows", place_rows, {dr_blocks_of(rows, THREADS)}, THREADS, 0, gpu->stream, tile_ids, tile_rows,
-                          (int)rows, ordered, order));
+    DR_TRY(dr_cuda_launch("place_rows", place_rows, {dr_blocks_of(rows, THREADS)}, THREADS, 0, gpu->stream, ids_there,
+                          rows_there, (int)rows, ordered, order));
     DR_NETWORK_INSTANCE(backend, dim, (d_y, d_table), T, N,
                         const table_call<T> call = {rows, dim, ordered, order, (const T *)d_y, (float *)d_table, partial};
                         return run_table<N>(gpu, call))
