@@ -2,18 +2,17 @@
  * token beside one of thousands, none at all, fewer and more chunks than the GPU has multiprocessors, sequences that are cut
  * and sequences whose first stage runs beside the second, initial states and gradients of final ones:
  *
- *     chunkwise = token by token, as near as bf16 is
+ *     every row is within the bound of a plain loop
  *     together = alone = another run, bit for bit, and so is a forward that no backward follows
  *     a parameter's gradient is the sum of what it is for each sequence alone
  *
  * And several backends at once, each on a stream of its own: thread blocks that wait for others must not keep these from the
  * multiprocessors, nor see what another call has told. */
-#include "suites.h"
+#include "rounding.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,35 +59,6 @@ static problem *problem_of(const head *h, const layout *l, uint64_t seed) {
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------------- */
-
-/* Both engines take inputs that are rounded already, and round what they give; chunks also round states, keys and updates, to
- * half a percent of what they make. */
-static const double allowed = 2e-2;
-
-static bool is_near(gpu *g, const char *of, const char *name, const double *got, const double *want, int64_t count,
-                    fault *what) {
-    if (!want || count == 0) return true;
-    const double error = error_of(got, want, count, least_size_chunkwise);
-    g->worst[1] = fmax(g->worst[1], error / allowed);
-    return error <= allowed || fault_is(what, "%s %s has error %.3g, at most %.2g is right", of, name, error, allowed);
-}
-
-/* Of what is given for each token, or sequence: a parameter's gradient is a few sums that all but cancel. */
-static bool tokens_are_near(gpu *g, const problem *p, const result *got, fault *what) {
-    result want = {0};
-    bool holds = problem_run(g->cuda[1], p, DR_PATH_RECURRENT, 0, true, &want, what) &&
-                 is_near(g, "chunkwise", "o", got->o, want.o, p->o_count, what);
-    for (int i = 0; i < DR_STATES && holds; i++)
-        holds = is_near(g, "final", dr_state_name((dr_state_kind)i), got->final[i], want.final[i], p->state_count[i], what) &&
-                is_near(g, "gradient of initial", dr_state_name((dr_state_kind)i), got->d_initial[i], want.d_initial[i],
-                        p->state_count[i], what);
-    for (int i = 0; i < DR_INPUTS && holds; i++)
-        holds =
-            !p->input[i] || !is_per_token(p, (dr_input)i) ||
-            is_near(g, "gradient of", dr_input_name((dr_input)i), got->gradient[i], want.gradient[i], p->input_count[i], what);
-    result_free(&want);
-    return holds;
-}
 
 /* Adds what the parameters of a sequence alone get, and their size. */
 static void add_parameters(const problem *p, const result *alone, double *const sum[DR_INPUTS], double *const size[DR_INPUTS]) {
@@ -153,13 +123,18 @@ static bool runs_are_same(gpu *g, const problem *p, const result *want, fault *w
     return holds;
 }
 
-static bool call_is_right(gpu *g, int h, int l, fault *what) {
+static bool call_is_right(gpu *g, uint64_t n, void *context, fault *what) {
+    (void)context;
+    const int h = (int)n % HEADS, l = (int)n / HEADS;
+    if (layouts[l].every != 0 && h % layouts[l].every != 1) return true;
     problem *p = problem_of(&heads[h], &layouts[l], (uint64_t)(h * LAYOUTS + l));
+    dr_random random = dr_random_start(n, 14);
     result together = {0};
     fault why;
     const bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &together, &why) &&
                        dead_decays("bf16", p, &together, &why) && runs_are_same(g, p, &together, &why) &&
-                       parts_are_whole(g, p, &together, &why) && (layouts[l].strong || tokens_are_near(g, p, &together, &why));
+                       parts_are_whole(g, p, &together, &why) &&
+                       (layouts[l].strong || rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, MOVES, &random, &why));
     if (!holds)
         fault_is(what, "%s K %lld V %lld, %lld heads of %lld tokens and more: %s", heads[h].rule, (long long)heads[h].key_size,
                  (long long)heads[h].value_size, (long long)layouts[l].heads, (long long)layouts[l].length[0], why.text);
@@ -167,34 +142,6 @@ static bool call_is_right(gpu *g, int h, int l, fault *what) {
     problem_free(p);
     g->checks++;
     return holds;
-}
-
-typedef struct {
-    atomic_int next;
-    pthread_mutex_t lock; /* of what follows */
-    bool holds;
-    fault what;
-} case_queue;
-
-static void take_cases(gpu *own, void *context) {
-    case_queue *queue = context;
-    for (int n; (n = atomic_fetch_add(&queue->next, 1)) < HEADS * LAYOUTS;) {
-        const int every = layouts[n / HEADS].every;
-        fault what = {""};
-        if ((every != 0 && n % HEADS % every != 1) || call_is_right(own, n % HEADS, n / HEADS, &what)) continue;
-        pthread_mutex_lock(&queue->lock);
-        if (queue->holds) queue->what = what;
-        queue->holds = false;
-        pthread_mutex_unlock(&queue->lock);
-        return;
-    }
-}
-
-static bool calls_are_right(gpu *g, fault *what) {
-    case_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .holds = true};
-    if (!gpu_share(g, take_cases, &queue, what)) return false;
-    if (!queue.holds) *what = queue.what;
-    return queue.holds;
 }
 
 /* ---- several at once --------------------------------------------------------------------------------------------------- */
@@ -273,5 +220,5 @@ static bool sides_are_right(gpu *g, fault *what) {
 }
 
 bool suite_chains(gpu *g, fault *what) {
-    return calls_are_right(g, what) && sides_are_right(g, what);
+    return gpu_share(g, 0, HEADS * LAYOUTS - 1, call_is_right, NULL, what) && sides_are_right(g, what);
 }

@@ -1,10 +1,8 @@
 /* Long sequences of few heads in parts that begin early: as many chunks as their decays ask for, or not at all where one of
  * them asks for too many. Which it is follows from numbers, so each case says what its decays are. */
-#include "suites.h"
+#include "rounding.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -35,16 +33,6 @@ static void weaken(problem *p, const shape *s) {
         for (int64_t head = 0; head < s->weak; head++) p->input[DR_INPUT_LOG_DECAY][i * s->heads + head] = -1e-4f;
 }
 
-static bool is_near(gpu *g, const problem *p, const char *of, const double *got, const double *want, int64_t count,
-                    double allowed, fault *what) {
-    if (!want || count == 0) return true;
-    const double error = error_of(got, want, count, least_size_chunkwise);
-    g->worst[1] = fmax(g->worst[1], error / allowed);
-    g->checks++;
-    return error <= allowed ||
-           fault_is(what, "%s in parts: %s has error %.3g, at most %.2g is right", p->rule.name, of, error, allowed);
-}
-
 static bool is_same(gpu *g, const problem *p, const char *of, const double *got, const double *want, int64_t count,
                     fault *what) {
     g->checks++;
@@ -63,32 +51,25 @@ static bool are_joined(gpu *g, const problem *p, const shape *s, const double *g
     return holds;
 }
 
-/* Near the results of packed sequences, whose parts are joined, as other suites hold them to the CPU's; forward the same bits
- * whether a backward follows or not, and run after run. What decays of the last sequence keep from beginning early has their
- * bits. */
+/* Within the bound of the plain loop, as packed sequences, whose parts are joined, are in other suites; forward the same bits
+ * whether a backward follows or not. What decays of the last sequence keep from beginning early has the bits of joined parts.
+ */
 static bool parts_are_right(gpu *g, const char *rule, const shape *s, bool weak, uint64_t seed, fault *what) {
     int64_t cu_seqlens[MOST_SEQUENCES + 1];
     problem *p = create(dr_rule_find(rule), s, cu_seqlens, seed);
+    dr_random random = dr_random_start(seed, 8);
     if (weak) weaken(p, s);
     result joined = {0}, got = {0}, alone = {0};
-    bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &got, what) &&
-                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what);
+    bool holds = rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, 1, &random, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &got, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
+                 is_same(g, p, "o that no backward follows", alone.o, got.o, p->o_count, what);
+    for (int i = 0; i < DR_STATES && holds; i++)
+        holds = is_same(g, p, "a final state that no backward follows", alone.final[i], got.final[i], p->state_count[i], what);
     p->recurrence.layout.cu_seqlens = cu_seqlens;
-    holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &joined, what) &&
-            is_near(g, p, "o", got.o, joined.o, p->o_count, 1e-3, what) &&
-            is_same(g, p, "o that no backward follows", alone.o, got.o, p->o_count, what);
-    for (int i = 0; i < DR_STATES && holds; i++) {
-        const int64_t count = p->state_count[i];
-        holds = is_near(g, p, "a final state", got.final[i], joined.final[i], count, 1e-3, what) &&
-                is_same(g, p, "a final state that no backward follows", alone.final[i], got.final[i], count, what) &&
-                is_near(g, p, "a gradient of an initial state", got.d_initial[i], joined.d_initial[i], count, 1e-2, what);
-    }
-    for (int i = 0; i < DR_INPUTS && holds; i++)
-        if (is_per_token(p, (dr_input)i))
-            holds =
-                is_near(g, p, dr_input_name((dr_input)i), got.gradient[i], joined.gradient[i], p->input_count[i], 1e-2, what);
     const int64_t count = p->o_count / s->sequences, before = p->o_count - count;
-    holds = holds && (!weak || are_joined(g, p, s, got.o + before, joined.o + before, what));
+    holds = holds && (!weak || (problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &joined, what) &&
+                                are_joined(g, p, s, got.o + before, joined.o + before, what)));
     result_free(&joined), result_free(&got), result_free(&alone);
     problem_free(p);
     return holds;
@@ -142,44 +123,12 @@ static const struct {
              {"pgdn", &cut, false},   {"pgdn", &some, true},   {"gdn", &odd, true}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-typedef struct {
-    pthread_t thread;
-    gpu g;
-    int number; /* of the case; CASES: what is dropped */
-    bool holds;
-    fault what;
-} worker;
-
-static void *take_case(void *context) {
-    worker *w = context;
-    const int i = w->number;
-    w->holds = i == CASES ? dropped_is_bounded(&w->g, &w->what)
-                          : parts_are_right(&w->g, cases[i].rule, cases[i].shape, cases[i].weak, (uint64_t)i, &w->what);
-    return NULL;
+static bool case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
+    (void)context;
+    return n == CASES ? dropped_is_bounded(own, what)
+                      : parts_are_right(own, cases[n].rule, cases[n].shape, cases[n].weak, n, what);
 }
 
-/* Every case by a thread of its own: most of their time they make random numbers. */
 bool suite_early(gpu *g, fault *what) {
-    worker workers[CASES + 1] = {0};
-    int opened = 0, started = 0;
-    bool holds = true;
-    for (; opened <= CASES && holds; opened++) {
-        workers[opened] = (worker){.g = {.reference = g->reference, .device = g->device}, .number = opened};
-        holds = gpu_open(&workers[opened].g, what);
-    }
-    while (started < opened && holds)
-        if (pthread_create(&workers[started].thread, NULL, take_case, &workers[started]) == 0)
-            started++;
-        else
-            holds = fault_is(what, "no thread could be started");
-    for (int i = 0; i < started; i++) {
-        pthread_join(workers[i].thread, NULL);
-        if (holds && !workers[i].holds) *what = workers[i].what, holds = false;
-    }
-    for (int i = 0; i < opened; i++) {
-        g->checks += workers[i].g.checks;
-        g->worst[1] = fmax(g->worst[1], workers[i].g.worst[1]);
-        gpu_close(&workers[i].g);
-    }
-    return holds;
+    return gpu_share(g, 0, CASES, case_is_right, NULL, what);
 }

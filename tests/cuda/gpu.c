@@ -91,6 +91,8 @@ bool gpu_open(gpu *g, fault *what) {
     if (cudaSetDevice(g->device) != cudaSuccess || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess)
         return fault_is(what, "no stream on GPU %d", g->device);
     g->stream = stream;
+    if (dr_backend_open("cpu", &(dr_backend_options){.threads = 1}, &g->cpu) != DR_OK)
+        return fault_is(what, "%s", dr_last_error());
     for (int i = 0; i < 3; i++) {
         const dr_backend_options options = {.dtype = types[i], .device = g->device, .stream = stream};
         if (dr_backend_open("cuda", &options, &g->cuda[i]) != DR_OK) return fault_is(what, "%s", dr_last_error());
@@ -102,6 +104,7 @@ bool gpu_open(gpu *g, fault *what) {
 void gpu_close(gpu *g) {
     for (int i = 0; i < 3; i++)
         if (g->cuda[i]) instances_note(g->cuda[i]), close_kept(g->cuda[i]);
+    dr_backend_close(g->cpu);
     if (g->stream) cudaStreamDestroy(g->stream);
 }
 

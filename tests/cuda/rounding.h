@@ -1,11 +1,28 @@
-/* The bound of 16-bit types, for the suites that draw compositions. */
+/* The bounds that results on a GPU are held to, row by row: a row is what a token (or a sequence) has of a head. */
 #ifndef DR_TESTS_CUDA_ROUNDING_H
 #define DR_TESTS_CUDA_ROUNDING_H
 
 #include "suites.h"
 
-/* Whether backend `type` (1: bf16, 2: fp16) stays within so many times the error of the plain loop in every row; moves:
- * neighbours of the problem whose plain loop counts, too, since one of few numbers may be lucky. what: the worst tensor. */
-bool rounds_as_plain(gpu *g, int type, const problem *p, dr_path path, double times, int moves, dr_random *random, fault *what);
+/* Whether backend `type` (1: bf16, 2: fp16) stays within twice the error of the plain loop in every row; moves: neighbours of
+ * the problem whose plain loop counts, itself the first, since one of few numbers may be lucky. what: the worst tensor. */
+bool rounds_as_plain(gpu *g, int type, const problem *p, dr_path path, int moves, dr_random *random, fault *what);
+/* What it is made of, for suites that measure otherwise: what each of the `moves` neighbours comes to exactly and rounded. The
+ * bound is times_of_plain times the error, which is at least least_error. */
+typedef void plain_loop(const problem *p, const result *exact, const result *rounded, void *context);
+bool plain_loops(gpu *g, int type, const problem *p, int moves, dr_random *random, plain_loop *take, void *context,
+                 fault *what);
+extern const double times_of_plain;
+double least_error(const dr_backend *cuda);
+/* The norm of the worst row's error over the root mean square of the rows' norms; infinite where a number is not finite. */
+double row_error(const double *got, const double *want, int64_t rows, int64_t width);
+/* To the numbers of a type of 16 bits. */
+void round_numbers(double *x, int64_t count, dr_dtype dtype);
+
+/* The same of float32 and the tolerances of the recorded results. */
+bool floats_are_near(gpu *g, const problem *p, dr_path path, const result *want, fault *what);
+
+/* Prints a trial that does not hold, in one piece. */
+void trial_tell(const trial *t);
 
 #endif

@@ -249,13 +249,15 @@ static bool many_are_right(const fixture *f) {
     return holds;
 }
 
-/* A rule's fixture. large: heads of 128 by 128. */
-static bool take_fixture(gpu *g, const dr_rule *rule, bool bf16, bool many, bool large, uint64_t seed, fault *what) {
-    const int64_t K = large ? 128 : 72, V = large ? 128 : 40;
+/* A rule's fixture, of heads of one of these sizes. */
+static const int64_t head_sizes[4][2] = {{72, 40}, {128, 128}, {33, 64}, {200, 72}};
+
+static bool take_fixture(gpu *g, const dr_rule *rule, dr_dtype dtype, bool many, int size, uint64_t seed, fault *what) {
+    const int64_t K = head_sizes[size][0], V = head_sizes[size][1];
     fixture f = {.g = g, .what = what};
     cudaStream_t stream;
     if (cudaStreamCreate(&stream) != cudaSuccess) return fault_is(what, "no stream");
-    const dr_backend_options options = {.dtype = bf16 ? DR_BF16 : DR_F32, .device = g->device, .stream = stream};
+    const dr_backend_options options = {.dtype = dtype, .device = g->device, .stream = stream};
     if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
     f.pool = drawn(rule, many ? MANY_SLOTS : SLOTS, 1, K, V, seed);
     f.tokens = drawn(rule, many ? MANY : SEQUENCES, many ? 1 : TOKENS, K, V, 100 + seed);
@@ -273,6 +275,8 @@ static bool take_fixture(gpu *g, const dr_rule *rule, bool bf16, bool many, bool
     return holds;
 }
 
+static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
+
 bool suite_slots(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn",    "kda",    "eda", "rwkv7",         "pkda", "pdn_unstable",
                                         "mamba2", "qdelta", "gla", "delta_product", "gdn2", "comba"};
@@ -283,10 +287,12 @@ bool suite_slots(gpu *g, fault *what) {
     composed[2].row[0].read = DR_READ_GATED_KEY;
     composed[3].row[0].read = DR_READ_KEY_PLUS_QUERY;
     bool holds = true;
-    for (size_t n = 0; n < 4 * (NAMED + COMPOSED) && holds; n++) {
-        const dr_rule *rule = n / 4 < NAMED ? dr_rule_find(rules[n / 4]) : &composed[n / 4 - NAMED];
-        holds = take_fixture(g, rule, n % 2, false, n % 4 > 1, n, what);
+    for (size_t n = 0; n < 6 * (NAMED + COMPOSED) && holds; n++) {
+        const dr_rule *rule = n / 6 < NAMED ? dr_rule_find(rules[n / 6]) : &composed[n / 6 - NAMED];
+        holds = take_fixture(g, rule, types[n % 3], false, n % 6 > 2, n, what);
     }
+    for (size_t n = 0; n < 12 && holds; n++)
+        holds = take_fixture(g, dr_rule_find(n < 6 ? "kda" : "pkda"), types[n % 3], false, 2 + n % 6 / 3, n, what);
     return holds;
 }
 
@@ -294,6 +300,6 @@ bool suite_many(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn", "eda", "pkda", "delta_product"};
     bool holds = true;
     for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++)
-        holds = take_fixture(g, dr_rule_find(rules[n / 2]), n % 2, true, n / 4 != n % 2, n, what);
+        holds = take_fixture(g, dr_rule_find(rules[n / 2]), types[n % 2], true, n / 4 != n % 2, n, what);
     return holds;
 }

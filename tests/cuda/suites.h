@@ -19,11 +19,14 @@ typedef struct {
     double worst[3];      /* error over what is allowed, by type */
 } gpu;
 
-/* The backends of g->device, on a stream of their own. Closing takes what was opened, also where opening failed. */
+/* The backends of g->device, on a stream of their own, and the CPU's on one thread. Closing takes what was opened, also where
+ * opening failed. */
 bool gpu_open(gpu *g, fault *what);
 void gpu_close(gpu *g);
-/* Runs take in g->threads threads, each with backends of its own, and adds up their counts. */
-bool gpu_share(gpu *g, void (*take)(gpu *own, void *context), void *context, fault *what);
+/* Takes cases first to last in g->threads threads, each with backends of its own, and adds up their counts. Every case that
+ * does not hold is printed; what then says how many. */
+bool gpu_share(gpu *g, uint64_t first, uint64_t last, bool (*holds)(gpu *own, uint64_t n, void *context, fault *what),
+               void *context, fault *what);
 /* Whether an engine of the GPU takes the rule. */
 bool gpu_takes(const dr_rule *rule);
 

@@ -3,8 +3,6 @@
 #include "ops/operations.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,59 +89,31 @@ static bool trial_is_right(gpu *g, const trial *t, fault *what) {
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, 0, what) &&
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, chunk_of(t), what) && decode_is_near(g, p, &s, what) &&
                  packed_is_separate(g, t, p, g->cuda[t->seed % 3], path, what) && resumed_is_whole(g, t, p, path, what);
-    if (holds && t->values == VALUES_MILD) holds = rounds_as_plain(g, type, p, path, 2, MOVES, &random, what);
+    if (holds && t->values == VALUES_MILD) holds = rounds_as_plain(g, type, p, path, MOVES, &random, what);
     standard_free(&s);
     problem_free(p);
     return holds;
 }
 
-/* Seeds are taken in order. The first that fails is found whatever the number of threads: all below it have been taken, and
- * a thread finishes what it took. */
-typedef struct {
-    atomic_uint_fast64_t next;
-    uint64_t last;
-    pthread_mutex_t lock; /* of what follows */
-    uint64_t failed;      /* the lowest seed that failed; above last: none */
-    fault what;
-} seed_queue;
-
-static void note_failure(seed_queue *queue, uint64_t seed, const fault *what) {
-    pthread_mutex_lock(&queue->lock);
-    if (seed < queue->failed) {
-        queue->failed = seed;
-        queue->what = *what;
-    }
-    pthread_mutex_unlock(&queue->lock);
+void trial_tell(const trial *t) {
+    flockfile(stdout);
+    printf("seed %llu:\n", (unsigned long long)t->seed);
+    trial_print(t, stdout);
+    funlockfile(stdout);
 }
 
-static bool is_wanted(seed_queue *queue, uint64_t seed) {
-    pthread_mutex_lock(&queue->lock);
-    const bool wanted = seed <= queue->last && seed < queue->failed;
-    pthread_mutex_unlock(&queue->lock);
-    return wanted;
-}
-
-static void take_seeds(gpu *own, void *context) {
-    seed_queue *queue = context;
-    for (;;) {
-        const uint64_t seed = atomic_fetch_add(&queue->next, 1);
-        if (!is_wanted(queue, seed)) return;
-        const trial t = trial_draw(seed);
-        fault what = {""};
-        if (!gpu_takes(&t.rule))
-            own->refused++;
-        else if (!trial_is_right(own, &t, &what))
-            note_failure(queue, seed, &what);
+static bool seed_is_right(gpu *own, uint64_t seed, void *context, fault *what) {
+    (void)context;
+    const trial t = trial_draw(seed);
+    if (!gpu_takes(&t.rule)) {
+        own->refused++;
+        return true;
     }
+    if (trial_is_right(own, &t, what)) return true;
+    trial_tell(&t);
+    return false;
 }
 
 bool suite_trials(gpu *g, fault *what) {
-    seed_queue queue = {.next = g->first, .last = g->last, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT64_MAX};
-    const bool holds = gpu_share(g, take_seeds, &queue, what);
-    if (!holds || queue.failed == UINT64_MAX) return holds;
-    *what = queue.what;
-    const trial t = trial_draw(queue.failed);
-    printf("seed %llu:\n", (unsigned long long)queue.failed);
-    trial_print(&t, stdout);
-    return false;
+    return gpu_share(g, g->first, g->last, seed_is_right, NULL, what);
 }
