@@ -4,6 +4,8 @@
  *     cuda_tests --short               every suite but the large ones, fewer compositions; some four
  *     cuda_tests --suite NAME          one of them
  *     cuda_tests --seeds A..B          random compositions only, these
+ *     cuda_tests --pipeline NAME       one of the small calls of suite pipelines, for compute-sanitizer
+ *     cuda_tests --list-pipelines      their names
  *     cuda_tests --device N            another GPU
  *     cuda_tests --threads N           so many random compositions at once (one a processor, up to 16)
  *
@@ -19,7 +21,9 @@
 #include <unistd.h>
 
 static int usage(const char *wrong) {
-    fprintf(stderr, "cuda_tests: %s\nUsage: cuda_tests [--short | --suite NAME | --seeds A..B] [--device N] [--threads N]\n",
+    fprintf(stderr,
+            "cuda_tests: %s\nUsage: cuda_tests [--short | --suite NAME | --seeds A..B | --pipeline NAME | --list-pipelines] "
+            "[--device N] [--threads N]\n",
             wrong);
     return 2;
 }
@@ -40,10 +44,12 @@ static dr_backend *opened(const char *name, const dr_backend_options *options) {
 static const struct {
     const char *name;
     bool (*run)(gpu *g, fault *what);
-} suites[] = {{"refusals", suite_refusals}, {"graphs", suite_graphs},     {"busy", suite_busy},     {"chains", suite_chains},
-              {"slots", suite_slots},       {"many", suite_many},         {"shapes", suite_shapes}, {"layers", suite_layers},
-              {"early", suite_early},       {"decays", suite_decays},     {"plans", suite_plans},   {"large", suite_large},
-              {"rounding", suite_rounding}, {"networks", suite_networks}, {"models", suite_models}, {"trials", suite_trials}};
+} suites[] = {{"refusals", suite_refusals},   {"graphs", suite_graphs},     {"busy", suite_busy},
+              {"chains", suite_chains},       {"slots", suite_slots},       {"many", suite_many},
+              {"pipelines", suite_pipelines}, {"shapes", suite_shapes},     {"layers", suite_layers},
+              {"early", suite_early},         {"decays", suite_decays},     {"plans", suite_plans},
+              {"large", suite_large},         {"rounding", suite_rounding}, {"networks", suite_networks},
+              {"models", suite_models},       {"trials", suite_trials}};
 enum { SUITES = sizeof suites / sizeof *suites };
 
 /* Fills g and what is run: a suite's name, or NULL for all. 0, or the exit status. */
@@ -72,6 +78,9 @@ static int read_arguments(int argc, char **argv, gpu *g, const char **only) {
             *only = "trials";
         } else if (strcmp(argv[i], "--suite") == 0) {
             *only = value;
+        } else if (strcmp(argv[i], "--pipeline") == 0) {
+            *only = "pipelines";
+            g->pipeline = value;
         } else {
             return usage("unknown argument");
         }
@@ -87,7 +96,7 @@ static bool run_suite(gpu *g, int i) {
     const double start = dr_clock_now();
     const long before = g->checks;
     const bool holds = suites[i].run(g, &what) && dr_backend_wait(g->cuda[0]) == DR_OK;
-    printf("%-9s %6ld checks %6.1f s  %s%s\n", suites[i].name, g->checks - before, dr_clock_now() - start,
+    printf("%-10s %6ld checks %6.1f s  %s%s\n", suites[i].name, g->checks - before, dr_clock_now() - start,
            holds ? "all right" : "FAIL: ", holds ? "" : (what.text[0] ? what.text : dr_last_error()));
     fflush(stdout);
     return holds;
@@ -99,6 +108,7 @@ int main(int argc, char **argv) {
     fault what = {""};
     bool ran = false, holds = true;
     gpu g;
+    if (argc == 2 && strcmp(argv[1], "--list-pipelines") == 0) return pipelines_list(), 0;
     const int wrong = read_arguments(argc, argv, &g, &only);
     if (wrong) return wrong;
     for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = g.device});

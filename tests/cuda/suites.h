@@ -15,6 +15,7 @@ typedef struct {
     int threads;          /* that take random compositions, each one at a time */
     uint64_t first, last; /* seeds of random compositions */
     bool brief;           /* the short form */
+    const char *pipeline; /* the only one of suite_pipelines; NULL: all */
     long checks, refused; /* refused: compositions that no engine of the GPU takes */
     double worst[3];      /* error over what is allowed, by type */
 } gpu;
@@ -65,6 +66,9 @@ bool suite_plans(gpu *g, fault *what);
 bool suite_networks(gpu *g, fault *what);
 /* Whole models: loss, gradient, the same bits again (network/models.h). */
 bool suite_models(gpu *g, fault *what);
+/* A small call of each pipeline of kernels, for compute-sanitizer; prints their names. */
+bool suite_pipelines(gpu *g, fault *what);
+void pipelines_list(void);
 /* Refusals: each a sentence, nothing written. */
 bool suite_refusals(gpu *g, fault *what);
 
