@@ -11,10 +11,7 @@
  *     inputs, and memory around the tensors, are as they were
  *     other bytes in memory beforehand give the same results, and what is not written is not touched
  *     a bit of a key that is flipped makes a difference, so that the comparison can fail
- *     gradients of queries, keys and values are near those by plain loops in double
- *
- * One case has the chunks in the order in which the reverse scan is done with them, and blocks of threads of which one begins
- * before the other, as beside that scan; it has ended here. */
+ *     gradients of queries, keys and values are near those by plain loops in double */
 #include "block.h"
 
 #include "backends/cuda/backward/gradients.cu"
@@ -58,19 +55,12 @@ static void fill_prepared(setting *s) {
 }
 
 /* A call of two sequences without states, as engine.c makes it. */
-static void make_call(setting *s, const char *rule, int tokens, bool beside) {
+static void make_call(setting *s, const char *rule, int tokens) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, dr_rule_find(rule), tokens, SIZE, plan);
     s->reading = reading_of(plan);
     lay_backward(s, call);
-    if (beside) {
-        const int makers = SEQUENCES * HEADS * SIZE / DR_CUDA_COLUMNS;
-        plan->beside.processors = 1;
-        call->back.reversed = (unsigned *)add_tensor(&s->given, (size_t)makers * sizeof(unsigned))->at;
-        for (int i = 0; i < makers; i++) call->back.reversed[i] = (unsigned)(plan->slots / SEQUENCES);
-        check(gradients_of(*call).alone > 0, "no block begins before the others");
-    }
     fill_prepared(s);
     const size_t rows = (size_t)plan->blocks * 64, states = (size_t)plan->blocks * SIZE;
     keep_earlier(s, call->back.d_exit, states * SIZE * sizeof(T));
@@ -165,10 +155,10 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_rule(const char *rule, int reading, int tokens, bool beside = false) {
+static void check_rule(const char *rule, int reading, int tokens) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
-        make_call(&s, rule, tokens, beside);
+        make_call(&s, rule, tokens);
         check(s.reading == reading, "the rows do not read what the case is for");
         check_instances([&](bool plain, auto... how) { return run(&s, plain, how...); }, [&] { check_against_loops(&s); },
                         (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE);
@@ -181,6 +171,6 @@ int main() {
         check_rule("gdn", READS_WRITTEN, count);
         check_rule("pgdn", READS_OTHER, count);
     }
-    check_rule("gdn", READS_WRITTEN, 400, true);
+    check_rule("gdn", READS_WRITTEN, 400);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* The kernels prepare, prepare_rest, prepare_channel and prepare_beside of backends/cuda/chunkwise on the host (block.h), in
+/* The kernels prepare, prepare_channel and prepare_beside of backends/cuda/chunkwise on the host (block.h), in
  * the forms that calls in bf16 come to on sm_90a and, but for the last, in that for any rule: a program that prints a line for
  * each case, and exits with 1 and a sentence at the first check that does not hold. Plans, the layouts of memory, shared
  * memory's too, and the choice of the form are the project's own; inputs are random numbers. Of every case:
@@ -32,12 +32,10 @@ static const dr_rule *rule_of(const char *name) {
     return &rule;
 }
 
-/* As a forward that a backward follows has it; any: in the form for any rule; beside: beside a scan, by blocks that stay; rest:
- * of heads whose two parts may begin early. */
-static void make_call(setting *s, const char *rule, bool any, bool beside, int tokens, int size, bool rest = false) {
+/* As a forward that a backward follows has it; any: in the form for any rule; beside: beside a scan, by blocks that stay. */
+static void make_call(setting *s, const char *rule, bool any, bool beside, int tokens, int size) {
     dr_cuda_chunk_plan *plan = &s->call.plan;
     make_plan(s, rule_of(rule), tokens, size, plan, beside ? 16 : 2);
-    if (rest) plan->early = {2, 1, 1};
     if (beside) dr_cuda_chunk_plan_stages(plan);
     if (plan->rows.channel_decay) make_steep(*plan);
     check((plan->beside.processors > 0) == beside, "prepare is not where the case is for");
@@ -233,37 +231,6 @@ static void check_rule(const char *rule, dr_prepare_form form, bool beside, int 
     });
 }
 
-/* Some heads whose boundary says that they do not begin early, all of them, or none: their chunks are as prepare's, and nothing
- * is written of others. */
-static void check_rest(const int32_t (&counts)[SEQUENCES * HEADS]) {
-    enum { TOKENS = 150 };
-    check_case("gdn, rest", TOKENS, K, [&] {
-        setting s = {};
-        make_call(&s, "gdn", false, false, TOKENS, K, true);
-        const dr_cuda_chunk_plan &plan = s.call.plan;
-        const dr_cuda_chunk_tensors &tensors = s.call.tensors;
-        const auto run_rest = [&](unsigned seed, bool late, unsigned char before) {
-            return run_kernel(&s, seed, late, before, [&] {
-                memcpy(tensors.early, counts, sizeof counts);
-                return dr_launch_prepare_rest<T>(&plan, &tensors, {});
-            });
-        };
-        const result want = run_rest(0, false, BEFORE);
-        for (int64_t block = 0; block < plan.blocks; block++) {
-            const int64_t chain = block / HEADS / plan.sequence_chunks * HEADS + block % HEADS, bytes = 64 * K * sizeof(T);
-            if (counts[chain] < 0) {
-                check_chunk(&s, block);
-                continue;
-            }
-            const char *exit = (const char *)tensors.exit + block * bytes;
-            bool kept = true;
-            for (int64_t i = 0; i < bytes; i++) kept &= exit[i] == (char)BEFORE;
-            check(kept, "a chunk of a head is made that begins early");
-        }
-        check(run_rest(1, true, BEFORE) == want, "the kernel depends on the order of threads");
-    });
-}
-
 int main() {
     static const struct {
         const char *rule;
@@ -283,8 +250,5 @@ int main() {
             check_rule(x.rule, x.form, false, count, x.size);
             if (x.form != DR_PREPARE_ANY) check_rule(x.rule, x.form, true, count, x.size);
         }
-    check_rest({1, -1, 0, -1});
-    check_rest({-1, -1, -1, -1});
-    check_rest({0, 1, 2, 0});
     return 0;
 }

@@ -5,12 +5,6 @@ static void *take(dr_arena *arena, const dr_cuda_chunk_plan *plan, int64_t rows,
     return dr_arena_take(arena, (size_t)plan->blocks * (size_t)rows * (size_t)columns * element);
 }
 
-/* Whether gradients runs beside reverse, which leaves it multiprocessors where the scan leaves them to prepare. Reverse by warp
- * groups tells of its chunks; of shorter ones there is none. */
-static bool runs_beside(const dr_cuda_chunk_plan *plan) {
-    return plan->beside.processors > 0 && plan->query_rows == DR_CUDA_CHUNK_ROWS && dr_cuda_backward_fuses(plan);
-}
-
 /* Rows of an input, of all tokens and steps, and bytes of its gradient's parts of value heads. */
 static int64_t input_rows(const dr_cuda_chunk_plan *plan, dr_input i) {
     return plan->tokens * (plan->rows.step_axis && i == DR_INPUT_KEY ? plan->rows.steps : 1);
@@ -95,9 +89,6 @@ void dr_cuda_backward_lay(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cu
     }
     if (plan->rows.constant_decay)
         tensors->d_log_decay = dr_arena_take(arena, tokens * (size_t)plan->value_heads * sizeof(float));
-    if (runs_beside(plan))
-        tensors->reversed =
-            dr_arena_take(arena, (size_t)(plan->sequences * plan->value_heads * (V / DR_CUDA_COLUMNS)) * sizeof(unsigned));
     if (plan->rows.asks == DR_ASKS_AFFINE)
         tensors->d_correction = dr_arena_take(arena, tokens * (size_t)plan->key_heads * sizeof(float));
 }

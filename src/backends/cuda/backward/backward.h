@@ -11,9 +11,8 @@
  *     sum_heads  every token at once              of inputs that keys has led to, the same sum, of what it left of each
  *                                                 value head
  *
- * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits; where reverse leaves multiprocessors, it
- * runs beside it. Where rows read nothing and the forward took all from the inputs (plan.linear_back), so does the backward:
- * reverse makes dS' alone, gradients_linear the rest.
+ * gradients is updates, keys and decay in one, on sm_90a for the rules that it fits. Where rows read nothing and the forward
+ * took all from the inputs (plan.linear_back), so does the backward: reverse makes dS' alone, gradients_linear the rest.
  *
  * s = c, or 1 where |c| < 2^-20: G and M are rounded once and serve both of their products. In updates, keys and what they
  * leave, a query stands in the last row of its token, so that readers and writers have the same 64 rows. */
@@ -52,7 +51,6 @@ typedef struct {
     /* per token */
     float *d_log_decay;  /* [tokens][HV] where a constant decay sums them */
     float *d_correction; /* [tokens][H] */
-    unsigned *reversed;  /* [sequences][HV][Vp/64] chunks that reverse is done with, for gradients beside it; NULL: it is not */
 } dr_cuda_backward_tensors;
 
 typedef struct {

@@ -6,13 +6,12 @@
  *     G = scale dO U^T f, M = s dY U^T f              a group one of them
  *     what q~, r and w get                            a group 64 channels of K
  *
- * One block stays on a multiprocessor and takes every gridDim-th chunk and value head. Where reverse leaves multiprocessors,
- * blocks begin beside it on those, and take chunks as it is done with them, until the others come (backward.h). Four warps copy
- * tiles of 16 KB into a ring of places, each of them a whole one, as far ahead as places are free: what a warp does for a tile
- * takes longer than the memory does, and so four are on their way. They make the decays of a chunk and lead the gradients of
- * decays and gains to their inputs when it is done. Two groups of four warps compute. A tile is there when its copies have
- * arrived at the first barrier of its place, and done with when all computing threads have at the second. The tiles come in an
- * order in which those that are left early take the places of those that are needed first (chunk_shape). */
+ * One persistent block a multiprocessor takes every gridDim-th chunk and value head. Four producer warps copy tiles of 16 KB
+ * into a ring of places. Each warp fills a place of its own, as far ahead as places are free, since issuing a tile's copies
+ * takes a warp longer than the memory takes to answer. The producers also make the decays of a chunk, and lead the gradients
+ * of decays and gains to their inputs when it is done. Two consumer groups of four warps compute. Each place has two barriers:
+ * the copies arrive at the first when the tile is there, all consumers at the second when they are done with it. The tiles
+ * come in an order in which those that are left early take the places of those that are needed first (chunk_shape). */
 #include "backends/cuda/backward/gradients_keys.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -346,8 +345,8 @@ static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream
     const int64_t grid = plan->blocks < plan->processors ? plan->blocks : plan->processors;
     const gradients_call known = gradients_of(*call);
     const auto run = [&](auto kernel) {
-        return dr_cuda_launch_when(known.early, "gradients", kernel, {grid},
-                                   chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES, stream, known);
+        return dr_cuda_launch("gradients", kernel, {grid}, chunk_shape<key_boxes, value_boxes, reading>::threads, SHARED_BYTES,
+                              stream, known);
     };
     /* of calls without reads, those that training makes are mostly gradients_linear's */
     if constexpr (key_boxes == 2 && value_boxes == 2 && reading != READS_NOTHING)

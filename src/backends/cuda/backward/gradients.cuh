@@ -8,12 +8,8 @@
 #include "backends/cuda/backward/group_tiles.cuh"
 #include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
-#include "backends/cuda/device/beside.cuh"
 
 enum { PLACES = 12, PLACE = 16 * 1024 };
-
-/* What a chunk takes here, in chunks of the reverse scan (docs/lab/cuda/backward.md). */
-enum { GRADIENTS_TIME = 5 };
 
 /* Products of the decays of a chunk's rows. From after row j to what reader i sees: in blocks of 16 rows head of i * totals
  * between * tail of j, within one from a table. */
@@ -79,28 +75,14 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
 /* A call, and what follows from its rows, which a thread would look through in every chunk. */
 struct gradients_call : dr_cuda_backward_call {
     dr_block_dividers by;
-    /* of the blocks of threads those that run beside reverse, and how many chunks these take before the others come; 0: all
-     * begin when reverse has ended */
-    unsigned early, alone;
     bool direct, made;         /* those of the rows */
     int read, written, gained; /* led, written and gained of the row */
 };
 
 static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows *rows = &plan.rows;
+    const dr_cuda_rows *rows = &call.plan.rows;
     const dr_cuda_row *row = &rows->row[0];
-    const int64_t early = call.back.reversed ? plan.beside.processors : 0;
-    const int64_t alone = early ? plan.sequence_chunks / GRADIENTS_TIME : 0;
-    return {call,
-            dr_block_dividers_of(call.plan),
-            (unsigned)early,
-            (unsigned)(alone * early < plan.blocks ? alone * early : 0),
-            rows->direct,
-            rows->made,
-            row->led,
-            row->written,
-            row->gained};
+    return {call, dr_block_dividers_of(call.plan), rows->direct, rows->made, row->led, row->written, row->gained};
 }
 
 /* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows
@@ -120,14 +102,10 @@ static __device__ inline bool leads_made(const gradients_call &call, int reading
     return plain ? reading == READS_OTHER : (reading == READS_OTHER || reading == READS_NOTHING) && call.made;
 }
 
-/* The index-th block: by number or, beside reverse, as that is done with them, the last chunks of all sequences and heads
- * first. */
 static __device__ inline dr_row_block find_row_block(const gradients_call &call, unsigned index) {
-    const bool beside = call.early;
-    const dr_block_place at = dr_block_find(call.by, beside ? (unsigned)call.plan.blocks - 1 - index : index, beside);
+    const dr_block_place at = dr_block_find(call.by, index, false);
     const int head = (int)at.head, group = call.plan.rows.group;
-    return dr_row_block_found(call.plan, call.chunk.cu, at, beside ? dr_block_number(call.by, at) : index,
-                              group == 1 ? head : head / group, 1);
+    return dr_row_block_found(call.plan, call.chunk.cu, at, index, group == 1 ? head : head / group, 1);
 }
 
 #ifdef DR_CUDA_WARPGROUPS
@@ -332,10 +310,8 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
     unsigned side = 0, turn = 1;
     int over = 0,
         made = 0; /* sides that have been told of since there are no more chunks; that hold one, as far as it matters */
-    unsigned reversed = 0; /* chunks of each sequence and head that are known to be there */
 #pragma unroll 1
-    for (unsigned index = blockIdx.x + (blockIdx.x >= call.early ? call.alone : 0); over < 2;
-         index += index < call.alone ? call.early : gridDim.x) {
+    for (unsigned index = blockIdx.x; over < 2; index += gridDim.x) {
         const bool more = index < (unsigned)plan.blocks;
         const dr_row_block x = find_row_block(call, more ? index : 0);
         if (more && x.rows == 0) continue;
@@ -355,10 +331,6 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         if (!more) {
             over++;
             continue;
-        }
-        if (call.early) {
-            const unsigned chunks = dr_divide(index, call.by.chains) + 1;
-            if (reversed < chunks) reversed = dr_counts_await(call.back.reversed, (int)call.by.chains.by * value_boxes, chunks);
         }
         const T *states = (const T *)call.saved + block * plan.value_width * width,
                 *exits = (const T *)call.back.d_exit + block * plan.value_width * width;
@@ -392,7 +364,6 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
         }
         at = ring_forward(at, shape::tiles);
     }
-    if (call.early) dr_beside_close();
 }
 
 /* ---- computing ---------------------------------------------------------------------------------------------------------- */

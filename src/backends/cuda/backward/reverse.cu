@@ -244,8 +244,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_st
                                   call->back.local,
                                   call->back.between,
                                   call->back.passage,
-                                  false,
-                                  call->back.reversed};
+                                  false};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);

@@ -13,7 +13,6 @@ typedef struct {
     float *between; /* after a part, likewise */
     float *passage; /* of parts, where rows read nothing: their decays */
     bool summary;   /* local, and nothing else */
-    unsigned *done; /* by chain and 64 columns of V, of which a block has one: chunks that others may take; NULL: nobody does */
 } reverse_call;
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */

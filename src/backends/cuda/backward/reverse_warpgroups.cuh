@@ -1,17 +1,12 @@
 /* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products of
  * scan_warpgroups.cuh, the copying warps and the barriers of scan_stages.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are
  * asked for at once; dY^T is taken from the first two while the third, which adds to dS^T, is under way. Where rows read key +
- * lambda query, the third waits for dY: it is Q^T (dO - lambda c dY), and keys take the place of R~. Where gradients runs
- * beside it, a copying thread counts the chunks whose stages are free again: what was made of them is stored then. */
+ * lambda query, the third waits for dY: it is Q^T (dO - lambda c dY), and keys take the place of R~. */
 #ifndef DR_CUDA_REVERSE_WARPGROUPS_CUH
 #define DR_CUDA_REVERSE_WARPGROUPS_CUH
 
 #include "backends/cuda/backward/reverse.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
-#include "backends/cuda/device/beside.cuh"
-
-/* How many chunks are told of at once: telling is a fence of the whole GPU. */
-enum { REVERSE_TOLD = 4 };
 
 /* scan.call is that of reverse_call. */
 typedef struct {
@@ -20,11 +15,6 @@ typedef struct {
 } group_reverse_call;
 
 #ifdef DR_CUDA_WARPGROUPS
-
-/* Where the place's 64 columns of V count the chunks that others may take. */
-static __device__ inline unsigned *reverse_count(const reverse_call &call, const dr_scan_place &place) {
-    return call.done + place.chain * (call.scan.plan.value_width / 64) + place.columns / 64;
-}
 
 /* groups: that compute, of 64 columns of V from place.columns on. */
 template <typename T, int boxes, int queries, int reading>
@@ -45,11 +35,8 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         dr_group_open_tiles<T, boxes, queries, reading>(scan, place, key_head, block - cut * (int64_t)plan.value_heads,
                                                         now.first - cut * plan.chunk, columns, outputs, queries, 0, -1);
     dr_group_turn at = {0, 1}, told = {0, 0};
-    unsigned *const done = group_call.call.done && threadIdx.x == 0 ? reverse_count(group_call.call, place) : NULL;
-    int finished = -scan.stages; /* chunks whose stage is free again */
     for (int left = place.end - place.begin; left > 0; left--) {
         dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        if (++finished > 0 && finished % REVERSE_TOLD == 0 && done) dr_count_raise(done, (unsigned)finished);
         if (tiles.whole && now.tokens == plan.chunk) {
             dr_group_fill_tiles<boxes, queries, reading, queries>(scan, tiles, gates + (unsigned)(at.stage * call.room.bytes));
         } else {
@@ -75,12 +62,6 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         block -= plan.value_heads;
     }
     if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(scan, gates, told);
-    if (!group_call.call.done) return;
-    for (int i = 0; i < scan.stages; i++) {
-        dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        dr_group_next(at, scan.stages);
-    }
-    if (done) dr_count_raise(done, (unsigned)(place.end - place.begin));
 }
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
@@ -267,10 +248,6 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const reverse_part part = reverse_find(group_call.call, first, rest);
     const dr_scan_place &place = part.place;
     if (part.idle) return;
-    if (group_call.call.done) {
-        if (threadIdx.x == 0) *reverse_count(group_call.call, place) = 0;
-        dr_beside_open();
-    }
     dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
         if (groups == 2) dr_registers_give<56>();

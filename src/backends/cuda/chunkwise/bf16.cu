@@ -9,6 +9,5 @@ dr_status dr_cuda_chunk_begin_early_bf16(const dr_cuda_chunk_plan *plan, const d
     const dr_scan_call call = dr_scan_call_of<__nv_bfloat16>(plan, tensors, initial, o, final, saved);
     DR_TRY(dr_launch_find_early<__nv_bfloat16>(call, never, stream));
     if (never) return DR_OK;
-    if (dr_cuda_early_apart(plan)) DR_TRY(dr_launch_prepare_rest<__nv_bfloat16>(plan, tensors, stream));
     return dr_launch_one_pass<__nv_bfloat16>(call, stream);
 }

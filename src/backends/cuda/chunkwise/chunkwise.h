@@ -35,8 +35,7 @@ enum {
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS,
     DR_CUDA_MOST_PROCESSORS = 160 /* multiprocessors that plans count with: what is saved has room for as many parts */,
     DR_CUDA_EARLY_MOST = 64 /* chunks that a part begins early */,
-    DR_CUDA_EARLY_CHAINS = 128, /* heads of all sequences, where some are prepared ahead */
-    DR_CUDA_TRIM_PARTS = 256    /* parts of a sequence, if some chunks of them may do */
+    DR_CUDA_TRIM_PARTS = 256 /* parts of a sequence, if some chunks of them may do */
 };
 
 /* Where the scan has fewer blocks than there are multiprocessors, prepare runs beside it on those that are left
@@ -48,8 +47,7 @@ typedef struct {
 } dr_cuda_beside;
 
 /* Parts that begin some chunks early, from zero, where decays leave nothing of what was before: one kernel makes all of a
- * forward of a head whose every part may (early.cuh), and other heads' parts are joined. Where heads do not go by themselves
- * (dr_cuda_early_apart), those of a sequence go together. */
+ * forward of a sequence whose every part may (early.cuh), of all its heads; the parts of other sequences are joined. */
 typedef struct {
     int32_t parts;  /* of every sequence; 0: there are none */
     int32_t chunks; /* of each but the last */
@@ -194,20 +192,9 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
  * does. */
 void dr_cuda_chunk_saved_size(const dr_cuda_chunk_plan *plan, int64_t longest, dr_saved_size *size);
 
-/* Whether heads go each by itself, so that of those that do not begin early prepare's chunks are made before the kernel that
- * makes the others' parts takes the multiprocessors: where parts are joined, and no chunk waits for another one. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    static inline bool
-    dr_cuda_early_apart(const dr_cuda_chunk_plan *plan) {
-    return plan->early.parts && plan->parts > 1 && !plan->scan_inside &&
-           plan->sequences * plan->value_heads <= DR_CUDA_EARLY_CHAINS;
-}
-
 /* With plan.early, before prepare and behind what comes before the diagonal scan: finds how early parts begin, and makes all
- * that prepare and scan would of the heads whose every part may; these then pass them over. Arguments as below. never: of none,
- * and then what comes goes without tensors.early. */
+ * that prepare and scan would of the sequences whose every part may; these then pass them over. Arguments as below. never: of
+ * none, and then what comes goes without tensors.early. */
 dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
                                     void *o, float *final, void *saved, bool never, dr_cuda_stream stream);
 

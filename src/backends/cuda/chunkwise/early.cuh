@@ -8,10 +8,9 @@
  *
  * (docs/chunkwise.md), 1 where w = r and 0 <= p <= 2. A part begins as many chunks early as bring the bound to what the
  * recurrence takes as forgotten (plan.forgotten). Where w = B r of the diagonal scan, B lies between a and b, and p = c b
- * |r|^2, n = p^2 (a + b)^2 / (4 a b) give the most that sigma can be; A has to be forgotten, too. If one part of a head would
- * need more chunks than plan.early.most, all of its parts are joined by what they do to a state, beside the kernel that makes
- * other heads' parts; where a sequence is not cut else, or the diagonal scan is made, this is so of all its heads. So it
- * depends on the data, and on nothing else. */
+ * |r|^2, n = p^2 (a + b)^2 / (4 a b) give the most that sigma can be; A has to be forgotten, too. If one part of a
+ * sequence's head would need more chunks than plan.early.most, the parts of all its heads are joined by what they do to a
+ * state, or taken whole where the sequence is not cut else. So it depends on the data of the sequence, and on nothing else. */
 #ifndef DR_CUDA_EARLY_CUH
 #define DR_CUDA_EARLY_CUH
 

@@ -81,16 +81,6 @@ static dr_status dr_launch_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda
                                call.facts.room.bytes, stream, call);
 }
 
-/* Beside what finds how early parts begin, and before the kernel that makes them. Blocks that each take but a chunk or two are
- * faster than four a multiprocessor that take all; where there are none, more of them would take longer to end. */
-template <typename T>
-static dr_status dr_launch_prepare_rest(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors,
-                                        dr_cuda_stream stream) {
-    const dr_prepare_call call = dr_prepare_call_of<T>(*plan, *tensors, DR_PREPARE_PLAIN);
-    return dr_cuda_launch_when(true, "prepare_rest", prepare_rest<T, DR_PREPARE_PLAIN>, {16, plan->processors}, PREPARE_THREADS,
-                               call.facts.room.bytes, stream, call);
-}
-
 template <typename T> static dr_status dr_launch_scan_kernel(const dr_scan_call *call, dr_cuda_stream stream) {
     const dr_cuda_chunk_plan *plan = &call->plan;
     const int boxes = plan->key_width / 64, units = call->summary && plan->reads ? boxes : 0;

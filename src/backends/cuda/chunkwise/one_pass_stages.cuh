@@ -218,12 +218,10 @@ static __device__ inline unsigned dr_one_sequence(const dr_cuda_chunk_plan &plan
     return blockIdx.x % chains / (unsigned)plan.value_heads;
 }
 
-/* All threads of a warp: whether all parts of the block's head can begin early, which is then told; of all heads of its
- * sequence, where these go together. */
+/* All threads of a warp: whether all parts of the block's sequence can begin early, which is then told. */
 static __device__ inline bool dr_one_may(const dr_cuda_chunk_plan &plan, const dr_cuda_chunk_tensors &tensors) {
     const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), chain = blockIdx.x % chains;
-    const unsigned heads = dr_cuda_early_apart(&plan) ? 1 : (unsigned)plan.value_heads,
-                   each = (unsigned)dr_cuda_early_count(&plan);
+    const unsigned heads = (unsigned)plan.value_heads, each = (unsigned)dr_cuda_early_count(&plan);
     const int32_t *const early = tensors.early + chain / heads * heads * each;
     bool may = true;
     for (unsigned i = threadIdx.x % 32; i < heads * each; i += 32) may = may && early[i] >= 0;

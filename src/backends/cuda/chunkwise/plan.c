@@ -302,7 +302,7 @@ dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cud
 }
 
 dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream) {
-    if (plan->linear || plan->one_pass || (tensors->early && dr_cuda_early_apart(plan))) return DR_OK;
+    if (plan->linear || plan->one_pass) return DR_OK;
     if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
     return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
 }

@@ -536,38 +536,4 @@ static __global__ void __launch_bounds__(PREPARE_THREADS, sizeof(T) == 2 ? 4 : 3
         dr_beside_close();
 }
 
-/* All chunks of heads that do not begin early (dr_cuda_early_apart). Where there are none, all thread blocks end at once. */
-template <typename T, dr_prepare_form form>
-static __global__ void __launch_bounds__(PREPARE_THREADS, 4) prepare_rest(const __grid_constant__ dr_prepare_call call) {
-    extern __shared__ __align__(1024) char shared[];
-    __shared__ unsigned char rest[DR_CUDA_EARLY_CHAINS];
-    __shared__ unsigned count;
-    const dr_cuda_chunk_plan &plan = call.plan;
-    const unsigned chains = (unsigned)(plan.sequences * plan.value_heads), lane = threadIdx.x % 32;
-    dr_beside_admit();
-    dr_beside_close(); /* how early parts begin is known */
-    if (threadIdx.x < 32) {
-        const int boundaries = dr_cuda_early_count(&plan);
-        unsigned found = 0;
-        for (unsigned chain = lane; chain - lane < chains; chain += 32) {
-            int least = 0;
-            for (int i = 0; i < boundaries && chain < chains; i++) {
-                const int early = call.tensors.early[(int)chain * boundaries + i];
-                least = early < least ? early : least;
-            }
-            const unsigned which = __ballot_sync(0xffffffffu, least < 0);
-            if (least < 0) rest[found + (unsigned)__popc(which & ((1u << lane) - 1))] = (unsigned char)chain;
-            found += (unsigned)__popc(which);
-        }
-        if (lane == 0) count = found;
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (unsigned index = blockIdx.x; index < count * (unsigned)plan.sequence_chunks; index += gridDim.x) {
-        const unsigned chunk = index / count, chain = rest[index - chunk * count];
-        dr_prepare_chunk<T, 1, form>(call, dr_prepare_find<true>(call, chunk * chains + chain, true), shared, [] {});
-        __syncthreads(); /* the tiles are read */
-    }
-}
-
 #endif

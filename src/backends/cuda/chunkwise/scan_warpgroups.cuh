@@ -291,24 +291,19 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
     dr_scan_end<tiles>(x, dr_scan_find(call, dr_forget(columns), dr_forget(rest)), s);
 }
 
-/* Whether parts that begin early leave nothing to do. Else what is before the scan has ended, unless it runs beside; or, of a
- * first pass, what is before the kernel that makes such parts, which then runs beside. */
-template <bool summary> static __device__ inline bool dr_scan_is_made(const dr_scan_call &call, unsigned first, unsigned rest) {
+/* Whether parts that begin early leave nothing to do. Else what is before the scan has ended, unless it runs beside. */
+static __device__ inline bool dr_scan_is_made(const dr_scan_call &call, unsigned first, unsigned rest) {
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const dr_scan_place place = dr_scan_find(call, first, rest);
     if (dr_begins_early(call.plan, tensors, place.sequence, place.head)) return true;
-    if (!tensors.early || tensors.made) return false;
-    if (summary && dr_cuda_early_apart(&call.plan))
-        dr_fence_device();
-    else
-        dr_beside_close();
+    if (tensors.early && !tensors.made) dr_beside_close();
     return false;
 }
 
 /* What comes after the scan is behind the kernel that makes such parts, too. */
 static __device__ inline void dr_scan_end_behind(const dr_scan_call &call) {
-    if (call.tensors.early && blockIdx.x == 0 && threadIdx.x < 32)
-        dr_counts_await(dr_early_ended(call.plan, call.tensors.early), 1, dr_early_blocks(call.plan));
+    if (call.tensors.early && blockIdx.x == 0 && threadIdx.x == 0)
+        dr_count_await(dr_early_ended(call.plan, call.tensors.early), dr_early_blocks(call.plan));
 }
 
 #endif
@@ -323,7 +318,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     const unsigned first = blockIdx.x % blocks * groups, rest = blockIdx.x / blocks;
     const int trim = !queries ? dr_scan_trim(call, rest) : -1;
     int busy = 0, columns[2] = {-1, -1};
-    if (!channel && dr_scan_is_made<!queries>(call, first, rest)) {
+    if (!channel && dr_scan_is_made(call, first, rest)) {
         if (queries) dr_scan_end_behind(call);
         return;
     }

@@ -1,8 +1,7 @@
 /* A kernel that runs beside the one that makes what it takes, on multiprocessors that the maker leaves to it (sm_90).
  *
- *     maker    every block: flags := 0, dr_beside_open       then, whenever something is made: dr_flag_raise, dr_count_raise
- *     taker    dr_flags_look, dr_counts_await before what    at its end, in one block or in all: dr_beside_close
- *              it takes
+ *     maker    every block: flags := 0, dr_beside_open       then, whenever something is made: dr_flag_raise
+ *     taker    dr_flags_look before what it takes            at its end, in one block or in all: dr_beside_close
  *
  * The taker is launched by dr_cuda_launch_when: its blocks begin when all blocks of the maker have opened or ended. Those that
  * have opened are on the multiprocessors and wait at most for what others of them have begun, so that everything that the taker
@@ -40,31 +39,16 @@ static __device__ inline int dr_flags_look(const unsigned *flags, int apart, int
     return raised == 0xffffffffu ? 32 : __ffs((int)~raised) - 1;
 }
 
-/* The same where a maker counts what it has made, one thing after another, and the taker waits until all makers have made so
- * many: a count of each. Nothing is waited for again that has been seen. */
-static __device__ inline void dr_count_raise(unsigned *count, unsigned made) {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(count), "r"(made) : "memory");
-}
-
-/* The same where several blocks add to one count, a thread of each behind a barrier. */
+/* The same with a count to which several blocks add, a thread of each behind a barrier. */
 static __device__ inline void dr_count_add(unsigned *count, unsigned made) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(count), "r"(made) : "memory");
 }
 
-/* A warp: waits until the least of the counts is `enough`. Returns the least. */
-static __device__ inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
-    unsigned least;
-    do {
-        least = ~0u;
-        for (int i = (int)(threadIdx.x % 32); i < makers; i += 32) {
-            unsigned made;
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(counts + i) : "memory");
-            least = made < least ? made : least;
-        }
-        least = __reduce_min_sync(0xffffffffu, least);
-    } while (least < enough);
-    __syncwarp(); /* as above */
-    return least;
+/* A thread: waits until the count is `enough`. */
+static __device__ inline void dr_count_await(const unsigned *count, unsigned enough) {
+    unsigned made;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(count) : "memory");
+    while (made < enough);
 }
 
 /* All threads of a block, which opens so: of what it wrote the taker's blocks see what dr_fence_device has fenced. */

@@ -16,21 +16,13 @@ static inline int dr_flags_look(const unsigned *flags, int apart, int count) {
     return raised;
 }
 
-static inline void dr_count_raise(unsigned *count, unsigned made) {
-    if (made < *count) grid_fail("a count falls");
-    *count = made;
-}
-
 static inline void dr_count_add(unsigned *count, unsigned made) {
     *count += made;
 }
 
-/* All makers have ended. */
-static inline unsigned dr_counts_await(const unsigned *counts, int makers, unsigned enough) {
-    unsigned least = ~0u;
-    for (int i = 0; i < makers; i++) least = counts[i] < least ? counts[i] : least;
-    if (least < enough) grid_fail("a count is waited for that nobody raises");
-    return least;
+/* All that add to it have ended. */
+static inline void dr_count_await(const unsigned *count, unsigned enough) {
+    if (*count < enough) grid_fail("a count is waited for that nobody raises");
 }
 
 static inline void dr_beside_open() {
