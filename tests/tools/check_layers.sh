@@ -40,3 +40,22 @@ expect_refusal src/base/cpu.c '#include "base/lost.h"' 'does not exist'
 expect_refusal src/nn/layer.c '#include <base/memory.h>' 'write it in quotes'
 expect_refusal src/misc/things.c '#include <stddef.h>' 'no line in tools/layers.txt'
 expect_refusal include/deltarule/rule.h '#include "base/memory.h"' 'include must not include base'
+
+# a circle of layers is refused, also one by way of a single header
+cp "$root/tools/layers.txt" "$work/tools/"
+rm -rf "$work/src/misc" "$work/include"
+mkdir -p "$work/include/deltarule"
+for circle in 'rules' 'rules/table.h'; do
+    mkdir -p "$work/src/rules"
+    echo '#include <stddef.h>' >"$work/src/rules/row.h"
+    echo '#include "rules/row.h"' >"$work/src/rules/table.h"
+    sed "s|^base:.*|base: $circle|" "$root/tools/layers.txt" >"$work/tools/layers.txt"
+    if message=$("$root/tools/check-layers" "$work"); then
+        echo "accepted a circle: base: $circle"
+        exit 1
+    fi
+    case $message in
+    *'a circle of layers goes through base'*) ;;
+    *) echo "the message lacks the circle: $message"; exit 1 ;;
+    esac
+done

@@ -19,7 +19,7 @@ plant src/nn/mixers/recurrent/build.c 'bool is(const dr_rule *rule) { return str
 plant src/nn/family.c '    {.rule = "gdn"},'
 plant src/backends/cpu/recurrence.c 'static const dr_rule *kda(void) { return dr_rule_find(name); }'
 plant src/train/run.c 'if (!strcmp(config->rule.name, text)) return 1;'
-plant src/backends/cuda/chunkwise/plan.c 'static bool erases(const dr_row *row) { return row->read == DR_READ_ERASE_KEY; }'
+plant src/backends/cuda/plan/plan.c 'static bool erases(const dr_row *row) { return row->read == DR_READ_ERASE_KEY; }'
 plant src/backends/cuda/backward/keys.cuh 'static bool doubles(dr_decay decay) { return decay == DR_DECAY_CHANNEL; }'
 plant src/backends/cuda/rows/traits.c '    default: return;'
 "$root/tools/check-rule-names" "$copy"

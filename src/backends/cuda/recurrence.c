@@ -4,8 +4,8 @@
 #include "backends/cuda/recurrence.h"
 
 #include "backends/cuda/backward/backward.h"
-#include "backends/cuda/chunkwise/widened.h"
-#include "backends/cuda/engines.h"
+#include "backends/cuda/engine/engines.h"
+#include "backends/cuda/engine/widened.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* The rules and sizes that no engine of the GPU takes. */

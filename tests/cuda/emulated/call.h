@@ -4,7 +4,7 @@
 #define DR_TESTS_CUDA_EMULATED_CALL_H
 
 #include "backends/cuda/backward/backward.h"
-#include "backends/cuda/rows/diagonal.h"
+#include "backends/cuda/diagonal/diagonal.h"
 #include "backends/cuda/rows/rows_make.h"
 extern "C" {
 #include "base/clock.h"

@@ -19,8 +19,8 @@
 #ifndef DR_CUDA_BACKWARD_H
 #define DR_CUDA_BACKWARD_H
 
-#include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/rows/diagonal.h"
+#include "backends/cuda/diagonal/diagonal.h"
+#include "backends/cuda/plan/chunkwise.h"
 
 /* [blocks][...] as in chunkwise.h. T: the storage type. */
 typedef struct {

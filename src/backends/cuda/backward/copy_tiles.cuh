@@ -5,6 +5,7 @@
 #define DR_CUDA_COPY_TILES_CUH
 
 #include "backends/cuda/device/tiles.cuh"
+#include "backends/cuda/rows/source.cuh"
 
 /* `rows` rows of `boxes` boxes of 64 columns each, of which the first `alive` are there and `size` columns exist; from: the
  * first, stride elements from one to the next. */

@@ -6,8 +6,8 @@
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/backward/copy_tiles.cuh"
 #include "backends/cuda/backward/group_tiles.cuh"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
+#include "backends/cuda/plan/find.cuh"
 
 enum { PLACES = 12, PLACE = 16 * 1024 };
 

@@ -16,10 +16,10 @@
  * themselves (diagonal_rows_back.cuh), in turn from the last chunk on. */
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/backward/shared_exponent.cuh"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
-#include "backends/cuda/rows/diagonal_rows_back.cuh"
+#include "backends/cuda/diagonal/diagonal_rows_back.cuh"
+#include "backends/cuda/plan/find.cuh"
 
 enum { WARPS = 8, ROWS = 8, WIDTH = 128, BOXES = WIDTH / 64 };
 

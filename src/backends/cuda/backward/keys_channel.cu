@@ -11,9 +11,9 @@
  * through shared memory, a warp's rows one after another: products of alpha run along, and so do the sums that make the
  * gradient of the log decays (keys_channel.cuh says which). */
 #include "backends/cuda/backward/keys_channel_scan.cuh"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/plan/find.cuh"
 
 /* ---- loads, decays ------------------------------------------------------------------------------------------------------ */
 

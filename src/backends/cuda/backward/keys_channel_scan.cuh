@@ -10,7 +10,7 @@
 
 #include "backends/cuda/backward/keys_channel_mild.cuh"
 #include "backends/cuda/device/cluster.cuh"
-#include "backends/cuda/rows/diagonal_rows_back.cuh"
+#include "backends/cuda/diagonal/diagonal_rows_back.cuh"
 
 /* A warp's part of the tile of write keys, once it has read them. */
 typedef struct {

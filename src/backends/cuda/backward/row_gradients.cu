@@ -3,7 +3,7 @@
 #include "backends/cuda/backward/row_tiles.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
 
 enum { WARPS = 4 };
 

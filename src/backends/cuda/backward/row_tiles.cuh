@@ -3,8 +3,8 @@
 #define DR_CUDA_ROW_TILES_CUH
 
 #include "backends/cuda/backward/backward.h"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/chunkwise/prepare_load.cuh"
+#include "backends/cuda/plan/find.cuh"
 
 enum { BLOCK_THREADS = 128 };
 

@@ -6,7 +6,7 @@
 #define DR_CUDA_UPDATES_WARPGROUPS_CUH
 
 #include "backends/cuda/backward/group_tiles.cuh"
-#include "backends/cuda/chunkwise/find.cuh"
+#include "backends/cuda/plan/find.cuh"
 
 enum { UPDATES_THREADS = 256 };
 

@@ -1,5 +1,5 @@
-#include "backends/cuda/chunkwise/kernels.h"
 #include "backends/cuda/chunkwise/launch.cuh"
+#include "backends/cuda/chunkwise/stages.h"
 
 DR_CHUNKWISE_KERNELS(__nv_bfloat16, bf16)
 

@@ -17,7 +17,7 @@
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "backends/cuda/device/beside.cuh"
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
 
 enum {
     EARLY_WARPS = 16,

@@ -1,4 +1,4 @@
-#include "backends/cuda/chunkwise/kernels.h"
 #include "backends/cuda/chunkwise/launch.cuh"
+#include "backends/cuda/chunkwise/stages.h"
 
 DR_CHUNKWISE_KERNELS(float, float32)

@@ -12,10 +12,10 @@
 #ifndef DR_CUDA_PARTS_CUH
 #define DR_CUDA_PARTS_CUH
 
-#include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/fragments.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/plan/chunkwise.h"
+#include "backends/cuda/plan/find.cuh"
 
 enum { DR_JOIN_COLUMNS = 8 };
 

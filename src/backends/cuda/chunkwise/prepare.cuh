@@ -1,6 +1,6 @@
 /* Prepare without decay or with a scalar one: scores, inverse, X and P' of every chunk and value head.
  *
- *     scan        with plan.scan_inside: W of the keys, which are R (rows/diagonal_rows.cuh)
+ *     scan        with plan.scan_inside: W of the keys, which are R (diagonal_rows.cuh)
  *     products    R W^T and Q W^T, a warp 16 rows each, up to the diagonal
  *     mask        L = diag(c) (R W^T) f below the diagonal, P = scale (Q W^T) f up to it; f(i, j) is a product of decays from
  *                 row j to row i: within half a block of 16 rows made for the pair, between them and between blocks
@@ -13,10 +13,10 @@
 #ifndef DR_CUDA_PREPARE_CUH
 #define DR_CUDA_PREPARE_CUH
 
+#include "backends/cuda/chunkwise/diagonal_rows.cuh"
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 #include "backends/cuda/chunkwise/prepare_warpgroups.cuh"
 #include "backends/cuda/chunkwise/triangle.cuh"
-#include "backends/cuda/rows/diagonal_rows.cuh"
 
 /* What a chunk keeps beside tiles and matrix. */
 typedef struct {

@@ -1,7 +1,7 @@
 /* Prepare with a decay of each channel. As prepare.cuh, but for the scores, whose decay stands inside the contraction, and the
  * decayed readers, which are stored.
  *
- *     scan      with plan.scan_inside, before all else: W of the keys, which are R (rows/diagonal_rows.cuh)
+ *     scan      with plan.scan_inside, before all else: W of the keys, which are R (diagonal_rows.cuh)
  *     slices    scores, decayed readers and write keys, 32 channels at a time: of mild chunks (prepare_mild.cuh), of all others
  *               (prepare_slices.cuh)
  *     the rest  masks and gains, the inverse, P' and X as in prepare.cuh

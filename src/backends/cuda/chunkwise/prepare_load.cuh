@@ -7,12 +7,13 @@
 #ifndef DR_CUDA_PREPARE_LOAD_CUH
 #define DR_CUDA_PREPARE_LOAD_CUH
 
-#include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/tiles.cuh"
 #include "backends/cuda/device/warpgroup.cuh"
+#include "backends/cuda/plan/chunkwise.h"
+#include "backends/cuda/plan/find.cuh"
 #include "backends/cuda/rows/rows.cuh"
+#include "backends/cuda/rows/source.cuh"
 
 enum { PREPARE_THREADS = 128 };
 

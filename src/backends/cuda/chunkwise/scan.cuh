@@ -9,9 +9,10 @@
 #ifndef DR_CUDA_SCAN_CUH
 #define DR_CUDA_SCAN_CUH
 
-#include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/find.cuh"
 #include "backends/cuda/device/tiles.cuh"
+#include "backends/cuda/plan/chunkwise.h"
+#include "backends/cuda/plan/find.cuh"
+#include "backends/cuda/rows/source.cuh"
 
 enum { SCAN_THREADS = 128 };
 

@@ -12,7 +12,7 @@
 #ifndef DR_CUDA_WIDENED_H
 #define DR_CUDA_WIDENED_H
 
-#include "backends/cuda/engines.h"
+#include "backends/cuda/engine/engines.h"
 
 #ifdef __cplusplus
 extern "C" {

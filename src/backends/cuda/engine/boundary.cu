@@ -1,6 +1,6 @@
 /* A saved state is [HV][Vp][Kp], padded and with K contiguous; a state is [HV][K][V]. */
-#include "backends/cuda/chunkwise/boundary.h"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/engine/boundary.h"
 
 static __global__ void turn_state(const float *from, int key_width, int value_width, int K, int V, int64_t count, float *to) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

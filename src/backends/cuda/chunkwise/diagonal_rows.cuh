@@ -17,7 +17,7 @@
 #include "backends/cuda/chunkwise/prepare_load.cuh"
 #include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/told.cuh"
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
 
 enum { INSIDE_BLOCK = 16, INSIDE_BLOCKS = 4, INSIDE_AT_ONCE = 8 };
 

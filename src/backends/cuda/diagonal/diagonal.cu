@@ -1,7 +1,7 @@
 /* The diagonal scan's memory, and its forward where it is a pass of its own: its ends, entries and replay (diagonal.h). */
 #include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/told.cuh"
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 

@@ -3,8 +3,8 @@
 #ifndef DR_CUDA_ENGINES_H
 #define DR_CUDA_ENGINES_H
 
-#include "backends/cuda/chunkwise/chunkwise.h"
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/plan/chunkwise.h"
 
 #ifdef __cplusplus
 extern "C" {

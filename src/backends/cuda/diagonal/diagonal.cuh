@@ -6,10 +6,10 @@
 #ifndef DR_CUDA_DIAGONAL_CUH
 #define DR_CUDA_DIAGONAL_CUH
 
-#include "backends/cuda/chunkwise/places.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
-#include "backends/cuda/rows/diagonal.h"
+#include "backends/cuda/diagonal/diagonal.h"
+#include "backends/cuda/plan/places.cuh"
 #include "backends/cuda/rows/rows.cuh"
 #include "maps/diagonal.h"
 

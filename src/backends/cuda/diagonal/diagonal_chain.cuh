@@ -8,7 +8,8 @@
 #define DR_CUDA_DIAGONAL_CHAIN_CUH
 
 #include "backends/cuda/device/tiles.cuh"
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
+#include "backends/cuda/rows/source.cuh"
 
 enum { CHAIN_ROWS = 64, CHAIN_BLOCK = 16, CHAIN_BLOCKS = CHAIN_ROWS / CHAIN_BLOCK };
 

@@ -2,7 +2,7 @@
 #ifndef DR_CUDA_BOUNDARY_H
 #define DR_CUDA_BOUNDARY_H
 
-#include "backends/cuda/chunkwise/chunkwise.h"
+#include "backends/cuda/plan/chunkwise.h"
 
 #ifdef __cplusplus
 extern "C" {

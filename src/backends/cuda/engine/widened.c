@@ -1,5 +1,5 @@
 /* The entries of widened.h: buffers of float for the call's vectors, the chunkwise engine between them. */
-#include "backends/cuda/chunkwise/widened.h"
+#include "backends/cuda/engine/widened.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* Float in the place of the call's narrow tensors; others are the call's own. */

@@ -1,7 +1,7 @@
 /* Sums of partial sums, in an order that depends on their number only, in double. */
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
-#include "backends/cuda/rows/diagonal.h"
+#include "backends/cuda/diagonal/diagonal.h"
 
 enum { SUM_THREADS = 256 };
 

@@ -18,8 +18,8 @@
 #ifndef DR_CUDA_CHUNKWISE_H
 #define DR_CUDA_CHUNKWISE_H
 
-#include "backends/cuda/chunkwise/pad.h"
 #include "backends/cuda/cuda.h"
+#include "backends/cuda/plan/pad.h"
 #include "backends/cuda/rows/chain.h"
 #include "backends/cuda/rows/rows.h"
 
@@ -191,24 +191,6 @@ size_t dr_cuda_chunk_saved_bytes(const dr_cuda_chunk_plan *plan);
 /* Adds all of these to a formula that holds for any number of rows and multiprocessors; longest: bounds sequences, 0: nothing
  * does. */
 void dr_cuda_chunk_saved_size(const dr_cuda_chunk_plan *plan, int64_t longest, dr_saved_size *size);
-
-/* With plan.early, before prepare and behind what comes before the diagonal scan: finds how early parts begin, and makes all
- * that prepare and scan would of the sequences whose every part may; these then pass them over. Arguments as below. never: of
- * none, and then what comes goes without tensors.early. */
-dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                                    void *o, float *final, void *saved, bool never, dr_cuda_stream stream);
-
-/* Whether inputs and outputs lie as boxes can (device/boxes.cuh), which one kernel for both stages moves by one thread. */
-static inline bool dr_cuda_chunk_boxed(const dr_cuda_chunk_plan *plan, const void *o) {
-    return plan->rows.aligned && (uintptr_t)o % 16 == 0;
-}
-
-/* plan->rows with inputs and the results of the diagonal scan (rows.h); fills exit .. keep. */
-dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream);
-
-/* initial, final [sequences][HV][K][V] float or NULL; o [tokens][HV][V] T; saved as above or NULL. initial may be final. */
-dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                             void *o, float *final, void *saved, dr_cuda_stream stream);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,5 @@
-/* Geometry of a chunkwise call, its workspace, and the choice of the kernels' type. */
-#include "backends/cuda/chunkwise/chunkwise.h"
-#include "backends/cuda/chunkwise/kernels.h"
+/* Geometry of a chunkwise call, its workspace, and the choice of the kernels. */
+#include "backends/cuda/plan/chunkwise.h"
 #include "backends/cuda/rows/rows_make.h"
 #include "ops/shapes.h"
 
@@ -293,22 +292,4 @@ void dr_cuda_chunk_saved_size(const dr_cuda_chunk_plan *plan, int64_t longest, d
     size->segment = plan->chunk;
     size->per_segment += heads * (block + (places + DR_CUDA_PART_CHUNKS - 1) / DR_CUDA_PART_CHUNKS + 5);
     size->fixed += heads * places + sizeof(int32_t) + 64 * (BETWEEN + 8);
-}
-
-dr_status dr_cuda_chunk_begin_early(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                                    void *o, float *final, void *saved, bool never, dr_cuda_stream stream) {
-    if (!plan->early.parts) return DR_OK;
-    return dr_cuda_chunk_begin_early_bf16(plan, tensors, initial, o, final, saved, never, stream);
-}
-
-dr_status dr_cuda_chunk_prepare(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, dr_cuda_stream stream) {
-    if (plan->linear || plan->one_pass) return DR_OK;
-    if (plan->storage == DR_BF16) return dr_cuda_chunk_prepare_bf16(plan, tensors, stream);
-    return dr_cuda_chunk_prepare_float32(plan, tensors, stream);
-}
-
-dr_status dr_cuda_chunk_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_chunk_tensors *tensors, const float *initial,
-                             void *o, float *final, void *saved, dr_cuda_stream stream) {
-    if (plan->storage == DR_BF16) return dr_cuda_chunk_scan_bf16(plan, tensors, initial, o, final, saved, stream);
-    return dr_cuda_chunk_scan_float32(plan, tensors, initial, o, final, saved, stream);
 }

@@ -9,7 +9,7 @@
 #ifndef DR_CUDA_DIAGONAL_H
 #define DR_CUDA_DIAGONAL_H
 
-#include "backends/cuda/chunkwise/chunkwise.h"
+#include "backends/cuda/plan/chunkwise.h"
 
 /* What key_scan.cu takes of a row beside vectors. */
 typedef struct {

@@ -7,8 +7,9 @@
  * A forward that a backward follows keeps what prepare made beside the states: making it again costs up to as much as all the
  * rest. So it does with A before each chunk, and what the diagonal scan made of keys and queries. */
 #include "backends/cuda/backward/backward.h"
-#include "backends/cuda/chunkwise/boundary.h"
-#include "backends/cuda/engines.h"
+#include "backends/cuda/chunkwise/stages.h"
+#include "backends/cuda/engine/boundary.h"
+#include "backends/cuda/engine/engines.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* All of a call: the plan with its tensors. */

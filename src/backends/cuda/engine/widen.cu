@@ -1,7 +1,7 @@
 /* From 16 bits to float and back, a thread every so many elements. */
-#include "backends/cuda/chunkwise/widened.h"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/engine/widened.h"
 
 enum { THREADS = 256, MOST_BLOCKS = 132 * 16 };
 

@@ -4,8 +4,8 @@
 #ifndef DR_CUDA_FIND_CUH
 #define DR_CUDA_FIND_CUH
 
-#include "backends/cuda/chunkwise/places.cuh"
 #include "backends/cuda/device/divide.cuh"
+#include "backends/cuda/plan/places.cuh"
 
 typedef struct {
     dr_divider heads, chunks,

@@ -17,7 +17,7 @@
 #define DR_CUDA_DIAGONAL_ROWS_BACK_CUH
 
 #include "backends/cuda/device/told.cuh"
-#include "backends/cuda/rows/diagonal_chain.cuh"
+#include "backends/cuda/diagonal/diagonal_chain.cuh"
 
 enum { CHAIN_AT_ONCE = 8 };
 

@@ -1,6 +1,6 @@
 /* What pad.h says: a thread block for each sequence, and one for what lies between tensors. */
-#include "backends/cuda/chunkwise/pad.h"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/plan/pad.h"
 
 enum { PAD_THREADS = 256 };
 

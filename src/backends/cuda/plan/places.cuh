@@ -2,7 +2,7 @@
 #ifndef DR_CUDA_PLACES_CUH
 #define DR_CUDA_PLACES_CUH
 
-#include "backends/cuda/chunkwise/chunkwise.h"
+#include "backends/cuda/plan/chunkwise.h"
 
 typedef struct {
     int64_t sequence;

@@ -1,6 +1,6 @@
 /* The diagonal scan's forward where what it makes of a token needs no sum over channels: write keys B * key and queries
  * q / (A + ridge), in one pass (diagonal_chain.cuh). */
-#include "backends/cuda/rows/diagonal_chain.cuh"
+#include "backends/cuda/diagonal/diagonal_chain.cuh"
 
 typedef struct {
     dr_cuda_chunk_plan plan;

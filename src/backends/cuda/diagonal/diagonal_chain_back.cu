@@ -6,7 +6,7 @@
  *
  * in one pass over the chunks from the last one on (diagonal_chain.cuh). Keys, d_write and d_key come as tiles by asynchronous
  * copies, all asked for at once; A takes the place of d_write, the keys' gradient that of the keys. */
-#include "backends/cuda/rows/diagonal_chain.cuh"
+#include "backends/cuda/diagonal/diagonal_chain.cuh"
 
 typedef struct {
     dr_cuda_chunk_plan plan;

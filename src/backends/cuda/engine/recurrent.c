@@ -1,6 +1,6 @@
 /* The engine that goes token by token, and decoding: what is kept where, and the kernels of tokens.cu in order. It takes every
  * rule that recurrence.c lets through, so that whatever the chunkwise engine does not take still runs. */
-#include "backends/cuda/engines.h"
+#include "backends/cuda/engine/engines.h"
 #include "backends/cuda/rows/rows_make.h"
 #include "backends/cuda/tokens/tokens_back.h"
 

@@ -1,5 +1,5 @@
 /* The diagonal scan's backward (diagonal.h), from the gradients that the rows' backward leaves: memory, kernels, launches. */
-#include "backends/cuda/rows/diagonal.cuh"
+#include "backends/cuda/diagonal/diagonal.cuh"
 
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients) {
     *gradients = dr_cuda_diagonal_gradients{};
