@@ -61,6 +61,8 @@ static void test_experiment(void **unused) {
     REFUSED(dr_experiment_report, "line", experiment, DR_REPORT_CSV, NULL, NULL);
     REFUSED(dr_experiment_write, "experiment", NULL, folder);
     REFUSED(dr_experiment_write, "folder", experiment, NULL);
+    REFUSED(dr_experiment_record, "experiment", NULL, folder);
+    REFUSED(dr_experiment_record, "folder", experiment, NULL);
     dr_experiment_close(experiment);
     null_all_right();
 }

@@ -27,6 +27,8 @@ typedef struct {
     const char *settings;           /* JSON object of settings that all cells share, instead of the file's; NULL: the file's */
     const char *only;               /* JSON object of axes, each with a list of values: others are left out; NULL: all stay */
     bool partial;                   /* judge a comparison by the seeds that all of its runs have, where some are missing */
+    const char *results;            /* file of recorded results, which need not be there yet; NULL: none */
+    const char *machine;            /* what records say of the machine, such as "NVIDIA H100, bf16"; NULL: nothing */
 } dr_experiment_options;
 
 /* Reads and checks a file. DR_ERROR_FORMAT: it is no experiment; DR_ERROR_ARGUMENT: a setting that cannot be; DR_ERROR_IO.
@@ -55,8 +57,9 @@ typedef enum {
  * lets go of it. */
 DR_API dr_status dr_experiment_hold(const char *folder, double seconds, int *descriptor);
 
-/* Learns which cells are done in an experiment's folder, where each has the subfolder of its name. A folder that is not there
- * has none. DR_ERROR_ARGUMENT: a run there has other settings than the cell. */
+/* Learns which cells are done in an experiment's folder, where each has the subfolder of its name, or recorded with the same
+ * settings in the results that the options name. A folder that is not there has none. DR_ERROR_ARGUMENT: a run there has other
+ * settings than the cell; DR_ERROR_FORMAT: a line of the results is no record. */
 DR_API dr_status dr_experiment_load(dr_experiment *experiment, const char *folder);
 DR_API dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell); /* since the last load */
 
@@ -73,6 +76,10 @@ DR_API dr_status dr_experiment_next(dr_experiment *experiment, const char *folde
 /* Keeps what that command printed, in a file of the run folder, and its figures as measures of the cell: the cell is done when
  * nothing is left. DR_ERROR_FORMAT: it did not print what it should. */
 DR_API dr_status dr_experiment_keep(dr_experiment *experiment, const char *folder, int cell, const char *output);
+
+/* Adds cells that are done in the experiment's folder to the results that the options name, a line each (docs/experiments.md,
+ * "Recorded results"), unless they are there. DR_ERROR_IO. */
+DR_API dr_status dr_experiment_record(dr_experiment *experiment, const char *folder);
 
 typedef enum {
     DR_REPORT_TABLE, /* rows of the grid with medians and intervals over seeds, then the claims */

@@ -229,6 +229,7 @@ static int end(sweep *self, int index) {
     const bool done = WIFEXITED(how) && WEXITSTATUS(how) == 0;
     dr_status status = done ? keep(self, &of) : DR_OK;
     if (of.capture >= 0) close(of.capture);
+    if (status == DR_OK && done) status = dr_experiment_record(self->experiment, self->folder);
     if (status == DR_OK && done) status = dr_experiment_write(self->experiment, self->folder);
     if (status != DR_OK) return cli_failure(&cli_experiment, status);
     if (!done && self->told) return 0; /* it can be resumed */
@@ -293,6 +294,7 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
     /* a moment for the runs of a process that was killed: they end after it */
     dr_status held = dr_experiment_hold(folder, 10, &self->lock);
     if (held == DR_OK) held = dr_experiment_load(experiment, folder);
+    if (held == DR_OK) held = dr_experiment_record(experiment, folder);
     int status = held == DR_OK ? 0 : cli_failure(&cli_experiment, held);
     while (status == 0 && (self->running > 0 || may_begin(self))) {
         if (cli_interrupted()) tell_all_to_end(self);

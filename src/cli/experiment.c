@@ -5,6 +5,7 @@
 #include "cli/cells.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/machine.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -32,13 +33,15 @@ enum {
     SETTINGS,
     ONLY,
     PARTIAL,
+    RESULTS,
+    MACHINE,
     BACKEND,
     DTYPE,
     GPUS,
     THREADS,
     FLAGS
 };
-enum { MOST_FILES = 1000 };
+enum { MOST_FILES = 1000, MACHINE_SIZE = 200 };
 
 /* ---- where experiments are ------------------------------------------------------------------------------------------ */
 
@@ -200,12 +203,29 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
     return status == DR_OK ? exit_status : cli_failure(&cli_experiment, status);
 }
 
+/* The name of an experiment's file without its folder and its ending. */
+static const char *name_of(const char *file, int *length) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    *length = (int)(strlen(name) - (ends_with(name, ".json") ? strlen(".json") : 0));
+    return name;
+}
+
 /* runs/experiment-NAME, and -small of the small form. */
 static void default_folder(const char *file, bool small, char folder[PATH_MAX]) {
-    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
-    const size_t length = strlen(name);
-    snprintf(folder, PATH_MAX, "runs/experiment-%.*s%s", (int)(ends_with(name, ".json") ? length - 5 : length), name,
-             small ? "-small" : "");
+    int length;
+    const char *name = name_of(file, &length);
+    snprintf(folder, PATH_MAX, "runs/experiment-%.*s%s", length, name, small ? "-small" : "");
+}
+
+/* DIR/NAME.jsonl, and what its records say of this machine. */
+static void name_records(const cli_flag *flags, const char *file, char results[PATH_MAX], char machine[MACHINE_SIZE]) {
+    int length;
+    const char *name = name_of(file, &length), *backend = flags[BACKEND].value, *dtype = flags[DTYPE].value;
+    char found[CLI_MACHINE_SIZE];
+    snprintf(results, PATH_MAX, "%.*s/%.*s.jsonl", PATH_MAX - 300, flags[RESULTS].value ? flags[RESULTS].value : "", length,
+             name);
+    cli_machine_name(backend, found);
+    snprintf(machine, MACHINE_SIZE, "%.120s, %s, %s", flags[MACHINE].value ? flags[MACHINE].value : found, backend, dtype);
 }
 
 static const cli_flag table[FLAGS] = {
@@ -247,6 +267,12 @@ static const cli_flag table[FLAGS] = {
               .placeholder = "JSON"},
     [PARTIAL] = {.setting = {"partial", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                              "where runs are missing, judge claims by the seeds that are there, and say how many"}},
+    [RESULTS] = {.setting = {"results", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "folder of recorded results: what NAME.jsonl there has counts as done, what gets done is added"},
+                 .placeholder = "DIR"},
+    [MACHINE] = {.setting = {"machine", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
+                             "what such records call this machine (default: its GPU or processor)"},
+                 .placeholder = "NAME"},
     [BACKEND] = CLI_FLAG_BACKEND,
     [DTYPE] = CLI_FLAG_DTYPE,
     [GPUS] = {.setting = {"gpus", DR_SETTING_INTEGER, "0", 0, 64, NULL, NULL,
@@ -272,7 +298,7 @@ static bool check_gpus(int gpus, int *exit_status) {
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS];
     int operands, exit_status;
-    char file[PATH_MAX], chosen[PATH_MAX];
+    char file[PATH_MAX], chosen[PATH_MAX], results[PATH_MAX], machine[MACHINE_SIZE];
     memcpy(flags, table, sizeof flags);
     if (!cli_flags_parse(&cli_experiment, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
     if (cli_flag_boolean(&flags[JSON]) && cli_flag_boolean(&flags[CSV]))
@@ -283,6 +309,7 @@ static int run(int argc, char **argv) {
     if (!check_gpus((int)cli_flag_integer(&flags[GPUS]), &exit_status)) return exit_status;
     if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
     if (!find_file(argv[1], file, &exit_status)) return exit_status;
+    name_records(flags, file, results, machine);
     const dr_experiment_options options = {.small = cli_flag_boolean(&flags[SMALL]),
                                            .seeds = cli_flag_integer(&flags[SEEDS]),
                                            .corpus = flags[CORPUS].value,
@@ -291,7 +318,9 @@ static int run(int argc, char **argv) {
                                            .tasks = flags[TASKS].value,
                                            .settings = flags[SETTINGS].value,
                                            .only = flags[ONLY].value,
-                                           .partial = cli_flag_boolean(&flags[PARTIAL])};
+                                           .partial = cli_flag_boolean(&flags[PARTIAL]),
+                                           .results = flags[RESULTS].given ? results : NULL,
+                                           .machine = machine};
     dr_experiment *experiment = NULL;
     dr_status status = dr_experiment_open(file, &options, &experiment);
     if (status != DR_OK) return cli_failure(&cli_experiment, status);

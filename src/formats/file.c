@@ -180,3 +180,12 @@ dr_status dr_file_read(const char *name, size_t most, char **data, size_t *bytes
     close(descriptor);
     return status;
 }
+
+dr_status dr_file_append(const char *name, const void *data, size_t bytes) {
+    const int file = open(name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) return dr_fail(DR_ERROR_IO, "%s cannot be written: %s", name, dr_system_text(errno));
+    const ssize_t written = write(file, data, bytes);
+    int why = written < 0 ? errno : written < (ssize_t)bytes ? ENOSPC : 0;
+    if (close(file) != 0 && !why) why = errno;
+    return why ? dr_fail(DR_ERROR_IO, "%s cannot be written: %s", name, dr_system_text(why)) : DR_OK;
+}

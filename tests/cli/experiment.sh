@@ -40,6 +40,28 @@ expect 0 'kda   0.01           1/1' "$deltarule" experiment tiny.json --out seve
 expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
 expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
 
+# what is recorded counts elsewhere and is not run again; what gets done is added; another form is not taken for it
+expect 0 'recorded: 3 of 8 runs, a machine, cpu, float32; deltarule ' "$deltarule" experiment tiny.json --out here --most 3 --jobs 2 \
+    --results recorded --machine 'a machine'
+[ "$(wc -l <recorded/tiny.jsonl)" -eq 3 ] || fail 'not three results are recorded'
+expect 0 '' "$deltarule" experiment tiny.json --out there --results recorded --machine 'another one'
+grep -q '^recorded: 3 of 8 runs, a machine, ' stdout || fail 'what was recorded was run again'
+grep -q '^recorded: 5 of 8 runs, another one, ' stdout || fail 'what was run is not recorded'
+grep -v '^recorded: ' stdout >told
+diff told table || fail 'of recorded results the table is another one'
+[ "$(find there -name metrics.csv | wc -l)" -eq 5 ] || fail 'not five runs were left'
+before=$(cksum <recorded/tiny.jsonl)
+expect 0 'kda is better' "$deltarule" experiment tiny.json --out nowhere --table --json --results recorded
+cp stdout of_records
+expect 0 'kda is better' "$deltarule" experiment tiny.json --out nowhere --table --results recorded --settings '{"steps": 17}'
+grep -q '^kda   0.01           0/2 ' stdout || fail 'results of other settings count'
+[ ! -e nowhere ] && [ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail '--table writes'
+expect 0 'recorded: 5 of 8 runs' "$deltarule" experiment tiny.json --out whole --results recorded
+[ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail 'what is recorded was recorded again'
+echo '{"cell": 5}' >>recorded/tiny.jsonl
+expect 1 'recorded/tiny.jsonl, line 9: the key "settings" is missing' "$deltarule" experiment tiny.json --out whole --results recorded
+[ "$(wc -l <recorded/tiny.jsonl)" -eq 9 ] || fail 'something was added to results that cannot be read'
+
 # each of two runs sees a GPU of its own
 sed 's/"steps": 60/"steps": 4000/' tiny.json >long.json
 CUDA_VISIBLE_DEVICES=7,GPU-5 "$deltarule" experiment long.json --out gpus --jobs 2 --gpus 2 >/dev/null 2>&1 &

@@ -34,12 +34,13 @@ typedef struct {
     json_t *measures; /* numbers by name; NULL until the run is over */
     uint64_t left;    /* bits: what follows and has no result yet */
     dr_cell_state state;
+    json_t *record; /* its line of recorded results; NULL: none */
 } dr_cell;
 
 /* A row is a point of the grid; cell row * seeds + s is its run with seed s + 1. */
 struct dr_experiment {
     json_t *file;
-    json_t *places;  /* text and tasks of the options, as strings */
+    json_t *places;  /* text, tasks, results and machine of the options, as strings */
     json_t *command; /* list of strings, the last command that was told, and where they are */
     const char *argument[DR_MOST_ARGUMENTS];
     int axes, seeds, rows;
@@ -63,6 +64,24 @@ dr_status dr_experiment_text(const json_t *value, char **text);
 
 /* The settings of a cell's run; destroy them. */
 dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **options);
+
+/* Whether a setting may differ between a cell and its run: it changes no result, or says where text is. */
+bool dr_experiment_free_setting(const char *name);
+/* Whether two texts are the same value of a setting. */
+bool dr_experiment_same_value(const dr_setting *setting, const char *one, const char *other);
+
+/* ---- files of runs ---- */
+
+/* The columns of a metrics.csv as measures. DR_ERROR_FORMAT: it has no steps; DR_ERROR_IO. */
+dr_status dr_metrics_measures(const char *path, json_t **measures);
+/* A column over the steps as a list of [step, value], at most about `most`, each the mean of the steps since the one before. A
+ * column that is not there has none. */
+dr_status dr_metrics_curve(const char *path, const char *column, int most, json_t **points);
+
+/* Takes cells that are not done from the recorded results, if the options name a file of them (recorded.c). */
+dr_status dr_recorded_load(dr_experiment *experiment);
+/* "NVIDIA H100, cuda, bf16; deltarule 0.1.0": where a recorded cell was run. */
+void dr_recorded_origin(const json_t *record, char *text, size_t size);
 
 /* ---- statistics ---- */
 

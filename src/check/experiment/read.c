@@ -392,6 +392,19 @@ static dr_status read_grid(dr_experiment *experiment, const json_t *small, const
     return status;
 }
 
+static dr_status keep_places(dr_experiment *experiment, const dr_experiment_options *options) {
+    const struct {
+        const char *key, *value;
+    } places[] = {
+        {"text", options->text}, {"tasks", options->tasks}, {"results", options->results}, {"machine", options->machine}};
+    experiment->places = json_object();
+    if (!experiment->places) return no_memory();
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i].value && json_object_set_new(experiment->places, places[i].key, json_string(places[i].value)))
+            return no_memory();
+    return DR_OK;
+}
+
 static dr_status read_file(dr_experiment *experiment, const dr_experiment_options *options) {
     const json_t *small = NULL;
     json_t *only = NULL, *given = NULL;
@@ -410,10 +423,7 @@ static dr_status read_file(dr_experiment *experiment, const dr_experiment_option
     if (options->seeds < 0 || options->seeds > DR_MOST_SEEDS)
         return dr_fail(DR_ERROR_ARGUMENT, "seeds is %lld: it must be from 1 to %d", (long long)options->seeds, DR_MOST_SEEDS);
     experiment->seeds = (int)(options->seeds ? options->seeds : seeds);
-    experiment->places = json_object();
-    if (!experiment->places || (options->text && json_object_set_new(experiment->places, "text", json_string(options->text))) ||
-        (options->tasks && json_object_set_new(experiment->places, "tasks", json_string(options->tasks))))
-        return no_memory();
+    DR_TRY(keep_places(experiment, options));
     experiment->partial = options->partial;
     dr_status status = parse_option(options->only, "only", &only);
     if (status == DR_OK) status = parse_option(options->settings, "settings", &given);
@@ -452,6 +462,7 @@ void dr_experiment_close(dr_experiment *experiment) {
         json_decref(experiment->cell[i].settings);
         json_decref(experiment->cell[i].then);
         json_decref(experiment->cell[i].measures);
+        json_decref(experiment->cell[i].record);
     }
     dr_release(experiment->cell);
     json_decref(experiment->file);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 4096, MEASURE_WIDTH = 32, PANELS_A_LINE = 4 };
+enum { LINE = 4096, ORIGIN = 320, MEASURE_WIDTH = 32, PANELS_A_LINE = 4 };
 
 typedef struct {
     const dr_experiment *experiment;
@@ -111,6 +111,33 @@ static void tell_interval(const reporter *self) {
     self->line(self->context, text);
 }
 
+/* How many runs are recorded of the place of this one; 0: it is not recorded, or one before it is of that place too. */
+static int count_of_origin(const dr_experiment *experiment, int cell, char origin[ORIGIN]) {
+    int count = 0;
+    if (!experiment->cell[cell].record) return 0;
+    dr_recorded_origin(experiment->cell[cell].record, origin, ORIGIN);
+    for (int i = 0; i < dr_experiment_cells(experiment); i++) {
+        char other[ORIGIN];
+        if (!experiment->cell[i].record) continue;
+        dr_recorded_origin(experiment->cell[i].record, other, sizeof other);
+        const bool same = strcmp(origin, other) == 0;
+        if (same && i < cell) return 0;
+        count += same;
+    }
+    return count;
+}
+
+static void tell_origins(const reporter *self) {
+    const int cells = dr_experiment_cells(self->experiment);
+    for (int i = 0; i < cells; i++) {
+        char origin[ORIGIN], text[LINE];
+        const int count = count_of_origin(self->experiment, i, origin);
+        if (count == 0) continue;
+        snprintf(text, sizeof text, "recorded: %d of %d runs, %s", count, cells, origin);
+        self->line(self->context, text);
+    }
+}
+
 static void nobody(void *context, const char *text) {
     (void)context;
     (void)text;
@@ -146,6 +173,7 @@ static dr_status report_table(const reporter *self) {
     for (int row = 0; row < self->experiment->rows; row++) table_row(self, row);
     self->line(self->context, "");
     tell_interval(self);
+    tell_origins(self);
     return table_claims(self);
 }
 
@@ -298,9 +326,14 @@ static void plot_curves(const reporter *self, const char *column) {
     for (int i = 0; i < dr_experiment_cells(experiment); i++) {
         const int row = i / experiment->seeds;
         if (experiment->cell[i].state == DR_CELL_MISSING) continue;
-        int used =
-            snprintf(text, sizeof text, "%s '%s/metrics.csv' using 'step':", any ? "    ," : "plot", experiment->cell[i].name);
-        used = quote(text, used, column);
+        int used = snprintf(text, sizeof text, "%s ", any ? "    ," : "plot");
+        if (json_object_get(experiment->cell[i].record, "curve")) {
+            used += snprintf(text + used, sizeof text - (size_t)used, "$curve%d using 1:2", i);
+        } else {
+            used +=
+                snprintf(text + used, sizeof text - (size_t)used, "'%s/metrics.csv' using 'step':", experiment->cell[i].name);
+            used = quote(text, used, column);
+        }
         used += snprintf(text + used, sizeof text - (size_t)used, " with lines linetype %d ", row + 1);
         if (i % experiment->seeds == 0)
             row_label(experiment, row, text, used + snprintf(text + used, sizeof text - (size_t)used, "title "));
@@ -312,6 +345,24 @@ static void plot_curves(const reporter *self, const char *column) {
         any = true;
     }
     self->line(self->context, any ? "" : "plot [0:1] NaN notitle");
+}
+
+/* The curves that are recorded, a data block each. */
+static void plot_recorded(const reporter *self) {
+    char text[LINE];
+    for (int i = 0; i < dr_experiment_cells(self->experiment); i++) {
+        const json_t *points = json_object_get(self->experiment->cell[i].record, "curve");
+        if (!points) continue;
+        snprintf(text, sizeof text, "$curve%d << END", i);
+        self->line(self->context, text);
+        for (size_t p = 0; p < json_array_size(points); p++) {
+            const json_t *point = json_array_get(points, p);
+            dr_format(text, sizeof text, "%.9g,%.9g", json_number_value(json_array_get(point, 0)),
+                      json_number_value(json_array_get(point, 1)));
+            self->line(self->context, text);
+        }
+        self->line(self->context, "END");
+    }
 }
 
 static dr_status report_plot(const reporter *self) {
@@ -332,6 +383,7 @@ static dr_status report_plot(const reporter *self) {
         }
         self->line(self->context, "END");
     }
+    if (curves) plot_recorded(self);
     self->line(self->context, "set encoding utf8");
     const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
     const int all = panels + (curves != NULL), across = all > PANELS_A_LINE ? PANELS_A_LINE : all > 0 ? all : 1;

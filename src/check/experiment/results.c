@@ -2,12 +2,10 @@
  *
  * A cell is done once result.json stands in its run folder, which is written after its run is over; until then the run can be
  * resumed. What follows the run has a file each there (follow.h); a cell with such is done once all are. So a kill at any
- * moment loses no more than the steps since the last checkpoint of the runs at hand. Measures are the columns of metrics.csv:
- * those of an evaluation as its last line has them, those of every step as the mean of the last twentieth of the steps, which
- * says more of a noisy loss than one step. */
+ * moment loses no more than the steps since the last checkpoint of the runs at hand. Cells that are done nowhere else may be
+ * recorded (recorded.c). */
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/memory.h"
 #include "base/number.h"
 #include "check/experiment/follow.h"
 #include "formats/file.h"
@@ -17,13 +15,12 @@
 
 #include <deltarule/train.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
-enum { MOST_COLUMNS = 64, MOST_METRICS_BYTES = 1 << 28, PATH_SIZE = 4096 };
+enum { PATH_SIZE = 4096 };
 
 static dr_status path_in(char path[PATH_SIZE], const char *folder, const char *cell, const char *name) {
     if (snprintf(path, PATH_SIZE, "%s/%s%s", folder, cell, name) < PATH_SIZE) return DR_OK;
@@ -37,15 +34,14 @@ static bool is_there(const char *path) {
 
 /* ---- settings of a run that is there -------------------------------------------------------------------------------- */
 
-/* These may differ between a cell and its run: they change no result, or say where text is, which may have been moved. */
-static bool is_free(const char *name) {
+bool dr_experiment_free_setting(const char *name) {
     static const char *const names[] = {"threads", "save_every", "save_keep", "corpus", "tokenizer", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
 }
 
-static bool same_value(const dr_setting *setting, const char *one, const char *other) {
+bool dr_experiment_same_value(const dr_setting *setting, const char *one, const char *other) {
     double a, b;
     if (strcmp(one, other) == 0) return true;
     return setting->type == DR_SETTING_REAL && dr_number_parse(one, DR_NUMBER_FINITE, &a) &&
@@ -57,7 +53,7 @@ static dr_status compare_settings(const dr_train_options *cell, const dr_train_o
     const int count = dr_train_settings(&settings);
     for (int i = 0; i < count; i++) {
         const char *wanted = dr_train_options_get(cell, settings[i].name), *is = dr_train_options_get(run, settings[i].name);
-        if (is_free(settings[i].name) || same_value(&settings[i], wanted, is)) continue;
+        if (dr_experiment_free_setting(settings[i].name) || dr_experiment_same_value(&settings[i], wanted, is)) continue;
         return dr_fail(DR_ERROR_ARGUMENT,
                        "%s holds a run with %s %.60s, and the experiment has %.60s: choose another folder, or remove this one",
                        folder, settings[i].name, is, wanted);
@@ -125,7 +121,8 @@ static dr_status load_cell(dr_cell *cell, const char *folder) {
     DR_TRY(path_in(settings, folder, cell->name, "/settings.json"));
     DR_TRY(path_in(result, folder, cell->name, "/result.json"));
     json_decref(cell->measures);
-    cell->measures = NULL;
+    json_decref(cell->record);
+    cell->measures = cell->record = NULL;
     cell->state = DR_CELL_MISSING;
     if (!is_there(settings)) return DR_OK;
     DR_TRY(check_run(cell, folder));
@@ -164,7 +161,7 @@ dr_status dr_experiment_load(dr_experiment *experiment, const char *folder) {
     DR_NEED(experiment);
     DR_NEED(folder);
     for (int i = 0; i < dr_experiment_cells(experiment); i++) DR_TRY(load_cell(&experiment->cell[i], folder));
-    return DR_OK;
+    return dr_recorded_load(experiment);
 }
 
 dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell) {
@@ -212,100 +209,7 @@ dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *fol
     return write_object(path, experiment->cell[cell].settings);
 }
 
-/* ---- metrics.csv ---------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    char *name[MOST_COLUMNS];
-    int columns, step;
-} header;
-
-/* Cuts a line at its commas. */
-static int split(char *line, char *cell[MOST_COLUMNS]) {
-    int count = 0;
-    line[strcspn(line, "\r")] = '\0';
-    for (char *next = line; next && count < MOST_COLUMNS;) {
-        cell[count++] = next;
-        next = strchr(next, ',');
-        if (next) *next++ = '\0';
-    }
-    return count;
-}
-
-/* The share of the steps behind which a column of every step counts, as a mean; 1: the last one counts. */
-static double counted_behind(const char *name) {
-    if (strcmp(name, "loss") == 0 || strcmp(name, "bits_per_byte") == 0) return 0.95;
-    return strcmp(name, "tokens_per_second") == 0 ? 0.5 : 1;
-}
-
-typedef struct {
-    double last[MOST_COLUMNS], sum[MOST_COLUMNS];
-    int64_t count[MOST_COLUMNS];
-    double steps;
-} totals;
-
-static void add_line(const header *of, char *line, double steps, totals *into) {
-    char *cell[MOST_COLUMNS];
-    double step = 0, value;
-    const int count = split(line, cell);
-    if (count <= of->step || !dr_number_parse(cell[of->step], DR_NUMBER_FINITE, &step)) return;
-    into->steps = step;
-    for (int c = 0; c < count && c < of->columns; c++) {
-        if (!dr_number_parse(cell[c], DR_NUMBER_FINITE, &value)) continue;
-        into->last[c] = value;
-        if (step <= counted_behind(of->name[c]) * steps) continue;
-        into->sum[c] += value;
-        into->count[c]++;
-    }
-}
-
-/* The last step of a text of lines. */
-static double last_step(const char *text, int column) {
-    const size_t length = strlen(text);
-    const char *line = text + (length && text[length - 1] == '\n' ? length - 1 : length);
-    double step = 0;
-    while (line > text && line[-1] != '\n') line--;
-    for (; column > 0 && *line; column--) line += strcspn(line, ",") + 1;
-    dr_number_read(line, strcspn(line, ",\n"), DR_NUMBER_FINITE, &step);
-    return step;
-}
-
-static dr_status read_lines(char *text, json_t *measures) {
-    header of = {.step = -1};
-    totals found = {.steps = 0};
-    char *body = strchr(text, '\n');
-    if (body) *body++ = '\0';
-    of.columns = split(text, of.name);
-    for (int c = 0; c < of.columns; c++) {
-        found.last[c] = (double)NAN;
-        if (strcmp(of.name[c], "step") == 0) of.step = c;
-    }
-    if (of.step < 0 || !body || !*body) return dr_fail(DR_ERROR_FORMAT, "it has no steps");
-    const double steps = last_step(body, of.step);
-    for (char *line = body, *next; line && *line; line = next) {
-        next = strchr(line, '\n');
-        if (next) *next++ = '\0';
-        add_line(&of, line, steps, &found);
-    }
-    int failed = json_object_set_new(measures, "steps", json_real(found.steps));
-    for (int c = 0; c < of.columns && !failed; c++) {
-        const double value = found.count[c] ? found.sum[c] / (double)found.count[c] : found.last[c];
-        if (c != of.step && isfinite(value)) failed = json_object_set_new(measures, of.name[c], json_real(value));
-    }
-    return failed ? dr_fail(DR_ERROR_MEMORY, "there is no memory for what it says") : DR_OK;
-}
-
-static dr_status read_metrics(const char *path, json_t **measures) {
-    char *text;
-    size_t bytes;
-    DR_TRY(dr_file_read(path, MOST_METRICS_BYTES, &text, &bytes));
-    *measures = json_object();
-    dr_status status = *measures ? read_lines(text, *measures) : dr_fail(DR_ERROR_MEMORY, "there is no memory for metrics");
-    dr_release(text);
-    if (status == DR_OK) return DR_OK;
-    json_decref(*measures);
-    *measures = NULL;
-    return dr_fail_in(status, "%s", path);
-}
+/* ---- a run that is over ----------------------------------------------------------------------------------------------- */
 
 dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, int cell) {
     DR_NEED(experiment);
@@ -317,7 +221,7 @@ dr_status dr_experiment_finish(dr_experiment *experiment, const char *folder, in
     DR_TRY(path_in(metrics, folder, of->name, "/metrics.csv"));
     DR_TRY(path_in(result, folder, of->name, "/result.json"));
     DR_TRY(check_run(of, folder));
-    DR_TRY(read_metrics(metrics, &measures));
+    DR_TRY(dr_metrics_measures(metrics, &measures));
     json_t *object = json_pack("{s:O}", "measures", measures);
     dr_status status = object ? write_object(result, object) : dr_fail(DR_ERROR_MEMORY, "there is no memory for %s", result);
     json_decref(object);
