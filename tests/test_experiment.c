@@ -1,23 +1,9 @@
-/* Experiments: medians and intervals, files that are none, claims and what their runs say, runs of other settings. Whole sweeps
- * run in tests/cli/experiment.sh. */
+/* Experiments: medians and intervals, files that are none, cells, choices among them, reports. Whole sweeps run in
+ * tests/cli/experiment.sh. */
 #include "allocation.h"
-#include "check/experiment/experiment.h"
-#include "scratch.h"
+#include "experiment_file.h"
 
-#include <deltarule/train.h>
 #include <math.h>
-
-static void write_file(const char *name, const char *text) {
-    FILE *file = fopen(scratch_path(name), "we");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-}
-
-static dr_status open_text(const char *text, const dr_experiment_options *options, dr_experiment **experiment) {
-    write_file("e.json", text);
-    return dr_experiment_open(scratch_path("e.json"), options, experiment);
-}
 
 /* ---- statistics ----------------------------------------------------------------------------------------------------- */
 
@@ -40,8 +26,6 @@ static void test_spreads(void **state) {
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
-
-#define HEAD "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\"], "
 
 static const struct {
     const char *text, *says;
@@ -138,16 +122,7 @@ static void test_refused_files(void **state) {
     assert_int_equal(dr_experiment_open(scratch_path("not there"), NULL, &experiment), DR_ERROR_IO);
 }
 
-/* ---- cells and claims ----------------------------------------------------------------------------------------------- */
-
-static const char grid[] = HEAD
-    "\"settings\": {\"task\": \"mqar\", \"hidden\": 8}, \"seeds\": 3, \"best_of\": [\"learning_rate\"],"
-    "\"grid\": {\"rule\": [\"gdn\", \"pgdn\"], \"learning_rate\": [0.001, 0.01], \"size\": {\"a b\": {\"lengths\": \"64/4\"}}},"
-    "\"claims\": [{\"text\": \"order\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\"]},"
-    "{\"text\": \"bound\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"pgdn\"], \"at_least\": 0.5},"
-    "{\"text\": \"lower\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"gdn\", \"pgdn\"], \"better\": "
-    "\"lower\"}],"
-    "\"small\": {\"grid\": {\"learning_rate\": [0.01]}, \"settings\": {\"hidden\": 4}, \"seeds\": 2}}";
+/* ---- cells ---------------------------------------------------------------------------------------------------------- */
 
 static void test_cells(void **state) {
     (void)state;
@@ -172,153 +147,6 @@ static void test_cells(void **state) {
     assert_int_equal(dr_experiment_cells(experiment), 4);
     assert_int_equal(json_integer_value(json_object_get(experiment->cell[0].settings, "hidden")), 4);
     assert_string_equal(json_string_value(json_object_get(experiment->cell[0].settings, "corpus")), "text");
-    dr_experiment_close(experiment);
-}
-
-/* Makes a cell done, with this accuracy. */
-static void measure(dr_experiment *experiment, int cell, double accuracy) {
-    json_decref(experiment->cell[cell].measures);
-    experiment->cell[cell].measures = json_pack("{s:f}", "accuracy", accuracy);
-    experiment->cell[cell].state = DR_CELL_DONE;
-}
-
-static dr_verdict judge(const dr_experiment *experiment, size_t claim, void (*line)(void *, const char *), void *context) {
-    dr_claim read;
-    assert_int_equal(dr_claim_read(experiment, json_array_get(json_object_get(experiment->file, "claims"), claim), &read),
-                     DR_OK);
-    return dr_claim_judge(experiment, &read, line, context).verdict;
-}
-
-static void keep(void *context, const char *text) {
-    snprintf(context, 256, "%s", text);
-}
-
-static void keep_all(void *context, const char *text) {
-    strncat(context, text, 16000 - strlen(context));
-    strncat(context, "\n", 16000 - strlen(context));
-}
-
-static void test_claims(void **state) {
-    (void)state;
-    char last[256] = "";
-    dr_experiment *experiment;
-    assert_int_equal(open_text(grid, NULL, &experiment), DR_OK);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
-    assert_string_equal(last, "");
-    /* rows: gdn 0.001, gdn 0.01, pgdn 0.001, pgdn 0.01, three seeds each */
-    static const double figures[] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.6, 0.8, 0.0, 0.1, 0.2};
-    for (int i = 0; i < 11; i++) measure(experiment, i, figures[i]);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN); /* one is missing: the best cannot be told */
-    measure(experiment, 11, figures[11]);
-    /* the best rows: gdn 0.4 0.5 0.6, pgdn 0.7 0.6 0.8; by seed 0.3 0.1 0.2 */
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
-    assert_non_null(strstr(last, "size a b, pgdn better than gdn by: 0.2 [0.1, 0.3], holds"));
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
-    assert_non_null(strstr(last, "0.7 [0.6, 0.8]"));
-    measure(experiment, 7, 0.45); /* below gdn's of its seed, and below the bound */
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_IN_MEDIAN);
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_IN_MEDIAN);
-    measure(experiment, 6, 0.3);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_FAILS);
-    /* where less is better, the best rows are gdn 0.1 0.2 0.3 and pgdn 0.0 0.1 0.2: gdn is not lower */
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_FAILS);
-    for (int s = 0; s < 3; s++) measure(experiment, s, -1 - 0.1 * s);
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_HOLDS);
-    dr_experiment_close(experiment);
-}
-
-/* Of a claim over several places the worst counts, one that was not run too; a bound may be met; where leaves places out. */
-static void test_places_of_claims(void **state) {
-    (void)state;
-    static const char places[] =
-        HEAD "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 1,"
-             "\"grid\": {\"rule\": [\"gdn\", \"pgdn\", \"kda\"], \"size\": {\"s\": {\"lengths\": \"64/4\"}, \"l\": "
-             "{\"lengths\": \"64/8\"}}},"
-             "\"claims\": [{\"text\": \"all\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\", "
-             "\"kda\"]},"
-             "{\"text\": \"l\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"pgdn\", \"gdn\", \"kda\"], "
-             "\"where\": {\"size\": "
-             "\"l\"}},"
-             "{\"text\": \"bound\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"], \"at_least\": 0.5}]}";
-    char last[256];
-    dr_experiment *experiment;
-    if (open_text(places, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
-    /* rows: gdn s, gdn l, pgdn s, pgdn l, kda s, kda l */
-    measure(experiment, 1, 0.5);
-    measure(experiment, 3, 0.7);
-    measure(experiment, 5, 0.2);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_NOT_RUN);
-    measure(experiment, 0, 0.5);
-    measure(experiment, 2, 0.3);
-    measure(experiment, 4, 0.1);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_HOLDS);
-    dr_experiment_close(experiment);
-}
-
-/* Excesses over another measure and quotients of two values: their verdicts, and what is not run. */
-static void test_excesses_and_ratios(void **state) {
-    (void)state;
-    static const char text[] = HEAD
-        "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 3, \"grid\": {\"rule\": [\"gdn\", \"kda\"]},"
-        "\"claims\": [{\"text\": \"more\", \"measure\": \"b\", \"than\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"]},"
-        "{\"text\": \"much more\", \"measure\": \"b\", \"than\": \"accuracy\", \"axis\": \"rule\", \"of\": [\"gdn\"], "
-        "\"at_least\": 0.15},"
-        "{\"text\": \"as fast\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"ratio\": [\"gdn\", \"kda\"], \"at_least\": "
-        "0.9},"
-        "{\"text\": \"not twice\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"ratio\": [\"kda\", \"gdn\"], \"at_most\": "
-        "2}]}";
-    static const double of_gdn[] = {0.5, 0.6, 0.8}, of_kda[] = {0.5, 0.5, 0.9}, more[] = {0.1, 0.2, 0.3};
-    char last[256] = "";
-    dr_experiment *experiment;
-    if (open_text(text, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
-    for (int s = 0; s < 3; s++) measure(experiment, s, of_gdn[s]);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN); /* b was not measured */
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_NOT_RUN);
-    for (int s = 0; s < 3; s++) {
-        json_object_set_new(experiment->cell[s].measures, "b", json_real(of_gdn[s] + more[s]));
-        measure(experiment, 3 + s, of_kda[s]);
-    }
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
-    assert_non_null(strstr(last, "gdn, at least 0: 0.2 [0.1, 0.3], holds"));
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_IN_MEDIAN);
-    /* quotients 1, 1.2, 0.889 of the seeds */
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_IN_MEDIAN);
-    assert_non_null(strstr(last, "gdn over kda, at least 0.9: 1 [0.8889, 1.2]"));
-    assert_int_equal(judge(experiment, 3, keep, last), DR_CLAIM_HOLDS);
-    measure(experiment, 3, 1.5);
-    measure(experiment, 4, 1.5);
-    assert_int_equal(judge(experiment, 2, keep, last), DR_CLAIM_FAILS);
-    assert_int_equal(judge(experiment, 3, keep, last), DR_CLAIM_FAILS);
-    json_object_del(experiment->cell[1].measures, "b"); /* of one seed it is missing */
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
-    dr_experiment_close(experiment);
-}
-
-/* Where runs are missing: comparisons by the seeds that all of their runs have, and how many these are. */
-static void test_partial(void **state) {
-    (void)state;
-    static const double figures[] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.6, 0.8, 0.0, 0.1, 0.2};
-    static char table[16384];
-    char last[256] = "";
-    dr_experiment *experiment;
-    assert_int_equal(open_text(grid, &(dr_experiment_options){.partial = true}, &experiment), DR_OK);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
-    for (int i = 0; i < 11; i++) measure(experiment, i, figures[i]);
-    /* the third seed of pgdn 0.01 is missing: the best rows are gdn 0.4 0.5 and pgdn 0.7 0.6 */
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
-    assert_non_null(strstr(last, "pgdn better than gdn by: 0.2 [0.1, 0.3], holds, by 2 of 3 seeds"));
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
-    assert_int_equal(dr_experiment_report(experiment, DR_REPORT_TABLE, keep_all, table), DR_OK);
-    assert_non_null(strstr(table, "holds: order (accuracy); so far 1 of 1 comparisons, by 2 or more of 3 seeds"));
-    /* no seed that both sides have */
-    for (int i = 3; i < 6; i++) experiment->cell[i].state = DR_CELL_MISSING, json_object_clear(experiment->cell[i].measures);
-    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_NOT_RUN);
-    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_HOLDS);
     dr_experiment_close(experiment);
 }
 
@@ -361,6 +189,8 @@ static void test_choices(void **state) {
     assert_int_equal(judge(experiment, 0, keep, (char[256]){""}), DR_CLAIM_HOLDS);
     dr_experiment_close(experiment);
 }
+
+/* ---- reports -------------------------------------------------------------------------------------------------------- */
 
 static void count(void *context, const char *text) {
     assert_non_null(text);
@@ -405,195 +235,6 @@ static void test_csv(void **state) {
     dr_experiment_close(experiment);
 }
 
-/* ---- runs ----------------------------------------------------------------------------------------------------------- */
-
-static const char one[] = "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\", \"loss\"], \"seeds\": 1, "
-                          "\"settings\": {\"task\": \"mqar\", \"hidden\": %d, \"steps\": 40}}";
-
-static void make_run(const char *metrics) {
-    const char *name = "sweep/seed=1";
-    mkdir(scratch_path("sweep"), 0777);
-    mkdir(scratch_path(name), 0777);
-    write_file("sweep/seed=1/settings.json",
-               "{\"task\": \"mqar\", \"hidden\": 16, \"steps\": 40, \"seed\": 1, \"threads\": 2}");
-    write_file("sweep/seed=1/metrics.csv", metrics);
-    remove(scratch_path("sweep/seed=1/result.json"));
-}
-
-static dr_experiment *open_one(int hidden) {
-    char text[512];
-    dr_experiment *experiment;
-    snprintf(text, sizeof text, one, hidden);
-    assert_int_equal(open_text(text, NULL, &experiment), DR_OK);
-    return experiment;
-}
-
-static double measured(const dr_experiment *experiment, const char *name) {
-    return json_number_value(json_object_get(experiment->cell[0].measures, name));
-}
-
-static void test_results(void **state) {
-    (void)state;
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
-    make_run("step,loss,accuracy\n38,5,\n39,2,0.25\n40,4,0.5\n");
-    dr_experiment *experiment = open_one(16);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_BEGUN);
-    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    /* the last evaluation; the loss of the last twentieth of 40 steps, 39 and 40 */
-    assert_true(measured(experiment, "accuracy") == 0.5 && measured(experiment, "loss") == 3 &&
-                measured(experiment, "steps") == 40);
-    assert_int_equal(dr_experiment_finish(experiment, folder, 1), DR_ERROR_ARGUMENT);
-    dr_experiment_close(experiment);
-    experiment = open_one(16);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    assert_true(measured(experiment, "accuracy") == 0.5);
-    dr_experiment_close(experiment);
-    experiment = open_one(32);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_ARGUMENT);
-    assert_non_null(strstr(dr_last_error(), "holds a run with hidden 16, and the experiment has 32"));
-    dr_experiment_close(experiment);
-}
-
-static void test_broken_results(void **state) {
-    (void)state;
-    static const char *const broken[] = {"", "step,loss\n", "loss\n1\n"};
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
-    dr_experiment *experiment = open_one(16);
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
-        make_run(broken[i]);
-        assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_ERROR_FORMAT);
-        assert_non_null(strstr(dr_last_error(), "it has no steps"));
-        assert_int_not_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    }
-    make_run("step,loss\n1,2\n");
-    write_file("sweep/seed=1/result.json", "{\"measures\": 5}");
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
-    write_file("sweep/seed=1/result.json", "{");
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
-    dr_experiment_close(experiment);
-}
-
-/* ---- what follows a run --------------------------------------------------------------------------------------------- */
-
-static const char followed[] =
-    "{\"title\": \"t\", \"source\": \"s\", \"measures\": [\"accuracy\"], \"seeds\": 1, \"settings\": {\"task\": \"mqar\", "
-    "\"hidden\": 16, \"steps\": 40, \"then\": [{\"probe\": \"erase\", \"tokens\": %d}, {\"evaluate\": "
-    "\"needle-64\", "
-    "\"max_length\": 9, \"format\": \"generate\"}, {\"bench\": \"op\"}]}}";
-
-static const char figures_printed[] = "{\"layer\": 0, \"figure\": \"f\", \"count\": 2, \"mean\": 1, \"least\": 0, \"low\": 0, "
-                                      "\"median\": 2, \"high\": 3, \"most\": 4}\n"
-                                      "{\"layer\": 2, \"figure\": \"f\", \"count\": 2, \"mean\": 2, \"least\": -1, \"low\": 0, "
-                                      "\"median\": 3, \"high\": 3, \"most\": 3}\n";
-
-static dr_experiment *open_followed(int tokens, const dr_experiment_options *options) {
-    char text[sizeof followed + 16];
-    dr_experiment *experiment;
-    snprintf(text, sizeof text, followed, tokens);
-    if (open_text(text, options, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
-    return experiment;
-}
-
-static void expect_command(dr_experiment *experiment, const char *folder, const char *wanted) {
-    const char *const *arguments;
-    char joined[1024] = "";
-    if (dr_experiment_next(experiment, folder, 0, &arguments) != DR_OK) fail_msg("%s", dr_last_error());
-    for (int i = 0; arguments && arguments[i]; i++)
-        snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s%s", i ? " " : "", arguments[i]);
-    assert_string_equal(joined, wanted);
-}
-
-/* Of a cell whose results are there a probe of other flags is made again, and nothing else; a file that is none is refused. */
-static void check_made_again(const char *folder, const dr_experiment_options *options) {
-    dr_experiment *experiment;
-    experiment = open_followed(10, options);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    dr_experiment_close(experiment);
-    write_file("sweep/seed=1/bench-op.json", "{}");
-    experiment = open_followed(10, options);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_ERROR_FORMAT);
-    dr_experiment_close(experiment);
-}
-
-/* One command after the other, their figures, and a folder that is read again at each point. */
-static void test_what_follows(void **state) {
-    (void)state;
-    char folder[PATH_MAX], tasks[PATH_MAX], wanted[3 * PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
-    snprintf(tasks, sizeof tasks, "%s", scratch_path(""));
-    const dr_experiment_options options = {.text = "words", .tasks = tasks};
-    const char *const *arguments;
-    make_run("step,loss,accuracy\n40,4,0.5\n");
-    dr_experiment *experiment = open_followed(9, NULL);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_next(experiment, folder, 0, &arguments), DR_ERROR_ARGUMENT);
-    assert_non_null(strstr(dr_last_error(), "give --tasks"));
-    dr_experiment_close(experiment);
-    experiment = open_followed(9, &options);
-    assert_int_equal(dr_experiment_next(experiment, folder, 0, &arguments), DR_ERROR_IO); /* before anything has run */
-    assert_non_null(strstr(dr_last_error(), "needle-64.jsonl is missing"));
-    assert_int_equal(dr_experiment_next(experiment, folder, 1, &arguments), DR_ERROR_ARGUMENT);
-    write_file("needle-64.jsonl", "{}\n");
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_BEGUN);
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_ERROR_ARGUMENT); /* its run is not over */
-    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
-    snprintf(wanted, sizeof wanted, "probe erase --model %s/seed=1 --corpus words --tokens 9 --json", folder);
-    expect_command(experiment, folder, wanted);
-    static const char *const broken[] = {"", "5\n", "{\"layer\": 0}\n", "{\"layer\": 0, \"figure\": \"f\", \"mean\": null}\n",
-                                         "{"};
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
-        assert_int_equal(dr_experiment_keep(experiment, folder, 0, broken[i]), DR_ERROR_FORMAT);
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
-    assert_true(measured(experiment, "f") == 1.5 && measured(experiment, "f:median") == 2.5 &&
-                measured(experiment, "f:least") == -1 && measured(experiment, "f:most") == 4 &&
-                measured(experiment, "f:layer 2") == 2 && measured(experiment, "accuracy") == 0.5);
-    snprintf(wanted, sizeof wanted, "evaluate %s/seed=1 %s/needle-64.jsonl --max-length 9 --format generate --json", folder,
-             tasks);
-    expect_command(experiment, folder, wanted);
-    dr_experiment_close(experiment);
-    experiment = open_followed(9, &options);
-    assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
-    assert_true(measured(experiment, "f:most") == 4);
-    expect_command(experiment, folder, wanted);
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, "{\"format\": \"generate\", \"items\": 4, \"found\": 0.25}\n"),
-                     DR_OK);
-    assert_true(measured(experiment, "needle-64:found") == 0.25);
-    expect_command(experiment, folder, "bench op --rule gdn --tokens 64 --sequences 64 --heads 4 --head-size 4 --json");
-    static const char times[] =
-        "{\"rule\": \"gdn\", \"forward\": {\"seconds\": 0.5}, \"forward_backward\": {\"seconds\": 2}}\n";
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, times), DR_OK);
-    assert_true(measured(experiment, "recurrence_forward_ms") == 500 &&
-                measured(experiment, "recurrence_forward_backward_ms") == 2000);
-    assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
-    expect_command(experiment, folder, "");
-    assert_int_equal(dr_experiment_keep(experiment, folder, 0, times), DR_ERROR_ARGUMENT);
-    dr_experiment_close(experiment);
-    check_made_again(folder, &options);
-}
-
-/* The rate of a run is that of its second half, where it has come to its pace. */
-static void test_rates(void **state) {
-    (void)state;
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
-    make_run("step,loss,tokens_per_second\n37,1,10\n20,1,10\n30,1,20\n38,1,30\n40,1,40\n");
-    dr_experiment *experiment = open_one(16);
-    assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
-    assert_true(measured(experiment, "tokens_per_second") == 25);
-    dr_experiment_close(experiment);
-}
-
 /* Curves of the runs that have begun. */
 static void test_curves(void **state) {
     (void)state;
@@ -634,21 +275,9 @@ static void test_allocations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spreads),
-                                       cmocka_unit_test(test_refused_files),
-                                       cmocka_unit_test(test_cells),
-                                       cmocka_unit_test(test_claims),
-                                       cmocka_unit_test(test_places_of_claims),
-                                       cmocka_unit_test(test_partial),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_reports),
-                                       cmocka_unit_test(test_csv),
-                                       cmocka_unit_test(test_excesses_and_ratios),
-                                       cmocka_unit_test(test_what_follows),
-                                       cmocka_unit_test(test_rates),
-                                       cmocka_unit_test(test_curves),
-                                       cmocka_unit_test(test_results),
-                                       cmocka_unit_test(test_broken_results),
-                                       cmocka_unit_test(test_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spreads), cmocka_unit_test(test_refused_files),
+                                       cmocka_unit_test(test_cells),   cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_reports), cmocka_unit_test(test_csv),
+                                       cmocka_unit_test(test_curves),  cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }
