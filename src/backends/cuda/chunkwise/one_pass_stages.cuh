@@ -9,6 +9,7 @@
 #include "backends/cuda/chunkwise/early.cuh"
 #include "backends/cuda/chunkwise/prepare.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
+#include "backends/cuda/chunkwise/stages.h"
 #include "backends/cuda/device/boxes.cuh"
 
 enum { ONE_PASS_GROUPS = 4, ONE_PASS_THREADS = ONE_PASS_GROUPS * 128, ONE_PASS_STAGES = 3, ONE_PASS_PLACES = 2 };
