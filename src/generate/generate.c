@@ -20,7 +20,7 @@ enum {
     PROMPT_WINDOW = 512,
     AT_ONCE = 8,
     MOST_AT_ONCE = 4096,
-    MANY = 4 /* texts from which on a backend that can chooses their tokens */
+    MANY = 4 /* texts from which on a backend with the host's memory chooses their tokens, if it can */
 };
 
 dr_generate_options dr_generate_defaults(void) {
@@ -74,6 +74,7 @@ typedef struct {
     int64_t *ending;       /* [count] texts whose prompts end in a window */
     dr_draw *draws;        /* [count] and */
     int32_t *chosen;       /* [count] where the backend chooses tokens, else NULL */
+    int64_t begun;         /* steps whose tokens it chooses */
     dr_generate_speed *speed;
     double start;
     emit_function emit;
@@ -143,8 +144,9 @@ static dr_status open_memory(generator *self) {
 static dr_status open_draws(generator *self) {
     const size_t count = (size_t)self->count;
     void *memory;
-    if (self->count < MANY || !self->model->backend->ops->choose || !dr_sampling_is_plain(&self->options->sampling))
-        return DR_OK;
+    const dr_operations *ops = self->model->backend->ops;
+    if (!ops->choose || !dr_sampling_is_plain(&self->options->sampling)) return DR_OK;
+    if (self->count < MANY && !ops->device) return DR_OK;
     DR_TRY(dr_allocate(count * sizeof(dr_draw), "the draws", &memory));
     self->draws = memory;
     DR_TRY(dr_allocate(count * sizeof(int32_t), "the tokens that are chosen", &memory));
@@ -268,14 +270,22 @@ static dr_status choose_tokens(generator *self, int64_t *left) {
     return DR_OK;
 }
 
-/* A step whose tokens the backend chooses, as choose_tokens does with the step's logits. */
-static dr_status step_and_choose(generator *self, int64_t *left) {
+/* ---- tokens that the backend chooses ---- */
+
+/* Begins a step; ids NULL: it takes what the step before it chooses. What it chooses for texts that are over, or turn out to be,
+ * nobody sees. */
+static dr_status begin_step(generator *self, const int32_t *ids) {
     for (int64_t i = 0; i < self->count; i++) {
         const bool goes_on = self->texts[i].answer.finish == DR_FINISH_NOT;
         self->draws[i] = goes_on ? dr_sampler_draw(self->texts[i].sampler) : (dr_draw){0};
     }
-    DR_TRY(dr_model_step_choose(self->model, self->ids, self->state, drawn_ids(self->options->tokenizer), self->draws,
-                                self->chosen));
+    self->begun++;
+    return dr_model_choose_begin(self->model, ids, self->state, drawn_ids(self->options->tokenizer), self->draws);
+}
+
+/* What a step chose becomes the next token of each text that is not over, as choose_tokens does with a step's logits. */
+static dr_status end_step(generator *self, int64_t *left) {
+    DR_TRY(dr_model_choose_end(self->state, self->chosen));
     *left = 0;
     for (int64_t i = 0; i < self->count; i++) {
         text *at = &self->texts[i];
@@ -288,6 +298,23 @@ static dr_status step_and_choose(generator *self, int64_t *left) {
     }
     return DR_OK;
 }
+
+/* Where the backend works beside the host, it has the next step to do while the host looks at what the last one chose; so one
+ * step too many may be computed when the texts are over. */
+static dr_status step_and_choose(generator *self, int64_t *left) {
+    const bool beside = self->model->backend->ops->fetch != NULL;
+    DR_TRY(begin_step(self, self->ids));
+    while (*left > 0) {
+        const bool ahead = beside && self->begun + 1 < self->options->tokens; /* each text has one from its prompt */
+        if (ahead) DR_TRY(begin_step(self, NULL));
+        DR_TRY(end_step(self, left));
+        if (*left > 0 && !ahead) DR_TRY(begin_step(self, self->ids));
+    }
+    dr_model_choose_forget(self->state);
+    return DR_OK;
+}
+
+/* ---- guesses ---- */
 
 /* Tokens of the guesses' logits until one differs from its guess, or the text is over. */
 static dr_status choose_drafted(generator *self, text *at, dr_draft *draft) {
@@ -335,11 +362,8 @@ static dr_status make_tokens(generator *self) {
         left = 0;
     }
     if (left > 0 && status == DR_OK) status = choose_tokens(self, &left); /* by the logits of the prompts */
+    if (left > 0 && status == DR_OK && self->chosen) status = step_and_choose(self, &left);
     while (left > 0 && status == DR_OK) {
-        if (self->chosen) {
-            status = step_and_choose(self, &left);
-            continue;
-        }
         status = dr_model_step(self->model, self->ids, self->state, self->logits);
         if (status == DR_OK) status = choose_tokens(self, &left);
     }

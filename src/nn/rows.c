@@ -69,9 +69,10 @@ dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64
     tokens->slot = slot ? parts_at(tokens, tokens->block).slot : NULL;
     copy(p.boundaries, batch->layout.cu_seqlens, layout->sequences + 1, sizeof(int64_t));
     copy(p.positions, batch->positions, tokens->targets, sizeof(int64_t));
-    copy(p.ids, batch->ids, layout->rows, sizeof(int32_t));
+    if (batch->ids) copy(p.ids, batch->ids, layout->rows, sizeof(int32_t));
     copy(p.labels, batch->labels, tokens->targets, sizeof(int32_t));
-    return backend->ops->put(backend, tokens->block, tokens->staging, tokens->bytes);
+    const size_t bytes = batch->ids ? tokens->bytes : (size_t)((char *)p.ids - (char *)tokens->staging);
+    return backend->ops->put(backend, tokens->block, tokens->staging, bytes);
 }
 
 void dr_rows_release(dr_rows *tokens) {

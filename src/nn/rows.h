@@ -25,7 +25,8 @@ typedef struct {
 void dr_rows_place(const dr_layout *layout, int64_t targets, bool selects, bool labelled, dr_arena *arena, dr_rows *tokens);
 /* Host memory for that many bytes, which is kept until a call needs more. */
 dr_status dr_rows_reserve(dr_rows *tokens);
-/* Copies a batch of the planned sizes to the backend. seen: [sequences], or NULL: none; slot: [sequences], or NULL. */
+/* Copies a batch of the planned sizes to the backend. Ids that are NULL are there already; there are no labels then. seen:
+ * [sequences], or NULL: none; slot: [sequences], or NULL. */
 dr_status dr_rows_upload(dr_backend *backend, const dr_batch *batch, const int64_t *seen, const int64_t *slot, dr_rows *tokens);
 void dr_rows_release(dr_rows *tokens);
 

@@ -179,8 +179,8 @@ static void place(dr_session *session, const dr_layout *layout, int64_t targets,
     session->hits = dr_arena_take(arena, (size_t)chunk);
     session->draws = NULL, session->chosen = NULL;
     if (session->phase == DR_PHASE_DECODE && session->backend->ops->choose) {
-        session->draws = dr_arena_take(arena, (size_t)chunk * sizeof *session->draws);
-        session->chosen = dr_arena_take(arena, (size_t)chunk * sizeof *session->chosen);
+        session->draws = dr_arena_take(arena, (size_t)targets * sizeof *session->draws);
+        session->chosen = dr_arena_take(arena, (size_t)targets * sizeof *session->chosen);
     }
     const size_t passed = bytes_of(session, layout->rows, session->model->passed);
     session->passed = session->d_passed = NULL;
@@ -250,8 +250,10 @@ dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layou
 }
 
 dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const int64_t *seen, const int64_t *slot) {
-    session->backend->ops->zero(session->backend, session->sum, sizeof *session->sum);
-    session->backend->ops->zero(session->backend, session->extra, dr_kind_bytes(session->backend, DR_NUMBER, 1));
+    if (session->phase != DR_PHASE_DECODE) { /* which has no losses */
+        session->backend->ops->zero(session->backend, session->sum, sizeof *session->sum);
+        session->backend->ops->zero(session->backend, session->extra, dr_kind_bytes(session->backend, DR_NUMBER, 1));
+    }
     return dr_rows_upload(session->backend, batch, seen, slot, &session->tokens);
 }
 

@@ -24,6 +24,14 @@ typedef struct {
     bool packed, selects;
 } dr_gradient_form;
 
+/* The same of a step: what it computes, of which state, where that lies. */
+typedef struct {
+    dr_status (*compute)(void *context);
+    const void *block;
+    const dr_model_state *state;
+    int64_t moves, sequences, allowed;
+} dr_step_form;
+
 /* The block grows when a call needs more and is kept; all pointers are into it. A forward needs one layer's memory, a gradient
  * that of every layer. */
 struct dr_session {
@@ -50,14 +58,15 @@ struct dr_session {
     void *d_x;                        /* [rows, hidden] */
     double *losses;                   /* [up to head_rows] of targets; like all of these in the backend's memory */
     uint8_t *hits;
-    dr_draw *draws; /* [up to head_rows] of a decode call, with `chosen`, where the backend chooses tokens; else NULL */
+    dr_draw *draws; /* [targets] of a decode call, with `chosen`, where the backend chooses tokens; else NULL */
     int32_t *chosen;
     dr_loss_sum *sum;    /* over the targets of the call */
     void *extra;         /* [1], a number: the losses of the modules' own, of a gradient's call */
     double extra_factor; /* of their gradient: that of a target's loss, times the targets */
     bool measured;       /* whether the last call left one */
-    void *kept;          /* of gradients of form `last`, by the backend's replay; NULL: nothing */
+    void *kept;          /* of gradients or steps of the form of the last one, by the backend's replay; NULL: nothing */
     dr_gradient_form last;
+    dr_step_form last_step;
 };
 
 /* Bytes of the backend's memory that a call over such a layout needs; nothing is allocated there. */
@@ -73,7 +82,7 @@ DR_FOR_CHECK dr_status dr_session_keep(dr_session *session, int64_t level);
  * rows; labelled: there are labels. */
 dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                              bool labelled);
-/* Takes the batch of a prepared call over to the backend. seen: [sequences] tokens that the state has seen, NULL: none. slot:
+/* Takes the batch of a prepared call over to the backend, or all of it but its ids, where these are NULL. seen: [sequences] tokens that the state has seen, NULL: none. slot:
  * [sequences] of what grows in the state, NULL: in order. */
 dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const int64_t *seen, const int64_t *slot);
 
@@ -85,10 +94,15 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state);
 dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t count, dr_model_state *state, int64_t wanted,
                            float *logits);
 
-/* dr_model_step, of which the backend chooses the tokens: chosen [sequences] from ids below `allowed` by draws [sequences], in
- * host memory. Of a model whose backend has the operation `choose`. DR_ERROR_NUMERIC where logits are not numbers. */
-dr_status dr_model_step_choose(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
-                               const dr_draw *draws, int32_t *chosen);
+/* dr_model_step, of which the backend chooses the tokens, from ids below `allowed` by draws [sequences] in host memory. ids NULL:
+ * the step takes what the one before it chooses, so that it may begin before the host knows that. One step may be under way at a
+ * time or, where the backend has `fetch`, two. Of a model whose backend has the operation `choose`. */
+dr_status dr_model_choose_begin(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
+                                const dr_draw *draws);
+/* What the first of the steps under way chose, [sequences] in host memory; DR_ERROR_NUMERIC where logits are not numbers. */
+dr_status dr_model_choose_end(dr_model_state *state, int32_t *chosen);
+/* Ends the steps under way, of which nobody wants to know. */
+void dr_model_choose_forget(dr_model_state *state);
 
 /* From session->d_x to the block of gradients, after a run of phase DR_PHASE_GRADIENT. */
 dr_status dr_session_run_back(dr_session *session, char *gradients);

@@ -1,6 +1,4 @@
-/* What a model carries from token to token: what the modules of each layer do, and how many tokens each sequence has seen. One
- * token a sequence goes through the decode engine in memory that was planned when the state was made: a step allocates
- * nothing, but where layers remember every token, and then seldom: what they have at least doubles. */
+/* What a model carries from token to token: what the modules of each layer do, and how many tokens each sequence has seen. */
 #include "nn/state.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -43,7 +41,7 @@ static dr_status make_host(dr_model_state *state) {
     host = (dr_arena){.block = state->host};
     place_host(state, &host);
     state->grown_count = list_grown(state, NULL);
-    DR_TRY(take(state->grown_count, sizeof(dr_grown), &state->grown));
+    DR_TRY(take(2 * state->grown_count, sizeof(dr_grown), &state->grown));
     list_grown(state, state->grown);
     return DR_OK;
 }
@@ -93,25 +91,12 @@ dr_status dr_model_state_make(const dr_model *model, int64_t sequences, dr_model
     return DR_OK;
 }
 
-/* Memory of steps, planned once. */
-static dr_status prepare_steps(dr_model_state *state) {
-    const dr_layout layout = {state->sequences, state->sequences, NULL};
-    dr_session *made = NULL;
-    DR_TRY(dr_session_create(state->model, &made));
-    const dr_status status = dr_session_prepare(made, DR_PHASE_DECODE, &layout, state->sequences, false, false);
-    if (status == DR_OK)
-        state->step = made;
-    else
-        dr_session_destroy(made);
-    return status;
-}
-
 dr_status dr_model_state_create(const dr_model *model, int64_t sequences, dr_model_state **state) {
     dr_model_state *made = NULL;
     DR_NEED(model);
     DR_NEED(state);
     DR_TRY(dr_model_state_make(model, sequences, &made));
-    const dr_status status = prepare_steps(made);
+    const dr_status status = dr_model_steps_prepare(made);
     if (status == DR_OK)
         *state = made;
     else
@@ -127,6 +112,7 @@ void dr_model_state_reset(dr_model_state *state) {
 
 void dr_model_state_destroy(dr_model_state *state) {
     if (!state) return;
+    dr_model_choose_forget(state);
     dr_session_destroy(state->step);
     for (int64_t i = 0; state->host && i < state->model->description.count; i++)
         dr_layer_release_state(state->model->layers[i].kind, state->backend, &state->layers[i]);
@@ -141,12 +127,22 @@ void dr_model_state_destroy(dr_model_state *state) {
     dr_release(state);
 }
 
+/* Lists what grows anew, and counts when any of it lies elsewhere than before. */
+static void relist(dr_model_state *state) {
+    const size_t bytes = (size_t)state->grown_count * sizeof(dr_grown);
+    dr_grown *before = state->grown + state->grown_count;
+    if (bytes == 0) return;
+    memcpy(before, state->grown, bytes);
+    list_grown(state, state->grown);
+    if (memcmp((const char *)before, (const char *)state->grown, bytes) != 0) state->moves++;
+}
+
 dr_status dr_model_state_room(dr_model_state *state, int64_t tokens) {
     dr_status status = DR_OK;
     for (int64_t i = 0; i < state->model->description.count && status == DR_OK; i++)
         status =
             dr_layer_reserve_state(state->model->layers[i].kind, state->backend, state->sequences, tokens, &state->layers[i]);
-    list_grown(state, state->grown); /* of the layers before one that failed too */
+    relist(state); /* of the layers before one that failed too */
     return status;
 }
 
@@ -164,7 +160,8 @@ void dr_model_state_advance(dr_model_state *state, const dr_batch *batch, bool d
         const int64_t begin = dr_layout_begin(&batch->layout, i), end = dr_layout_begin(&batch->layout, i + 1);
         state->seen[i] += end - begin;
         if (decoded) state->decoded[i] += end - begin;
-        for (int64_t row = begin; row < end; row++) state->hash[i] = dr_hash_word(state->hash[i], (uint64_t)batch->ids[row]);
+        for (int64_t row = begin; batch->ids && row < end; row++)
+            state->hash[i] = dr_hash_word(state->hash[i], (uint64_t)batch->ids[row]);
     }
 }
 
@@ -180,62 +177,4 @@ dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t coun
     if (wanted == 0) return DR_OK;
     DR_TRY(dr_session_head(session, session->x, count - wanted, wanted));
     return dr_kind_download(session->backend, DR_VECTOR, logits, DR_F32, session->logits, wanted * vocabulary);
-}
-
-/* A token of each sequence through the layers: session->x of the steps' session is there then. */
-static dr_status run_step(const dr_model *model, const int32_t *ids, dr_model_state *state) {
-    const int64_t vocabulary = model->description.vocabulary;
-    if (state->model != model) return dr_fail(DR_ERROR_ARGUMENT, "the state is of another model");
-    for (int64_t i = 0; i < state->sequences; i++)
-        if (ids[i] < 0 || ids[i] >= vocabulary)
-            return dr_fail(DR_ERROR_ARGUMENT, "id %" PRId64 " is %" PRId32 "; it must be from 0 to %" PRId64, i, ids[i],
-                           vocabulary - 1);
-    if (!state->step) DR_TRY(prepare_steps(state));
-    dr_batch batch = {.layout = {state->sequences, state->sequences, NULL}, .ids = ids, .targets = state->sequences};
-    DR_TRY(dr_model_state_reserve(state, &batch.layout));
-    DR_TRY(dr_session_upload(state->step, &batch, state->seen, NULL));
-    DR_TRY(dr_session_run(state->step, state));
-    dr_model_state_advance(state, &batch, true);
-    return DR_OK;
-}
-
-/* Sequences whose logits are computed at once, from `begin` on. */
-static int64_t steps_at(const dr_model_state *state, int64_t begin) {
-    const int64_t left = state->sequences - begin;
-    return left < DR_HEAD_ROWS ? left : DR_HEAD_ROWS;
-}
-
-dr_status dr_model_step(const dr_model *model, const int32_t *ids, dr_model_state *state, float *logits) {
-    DR_NEED(model);
-    DR_NEED(ids);
-    DR_NEED(state);
-    DR_NEED(logits);
-    const int64_t vocabulary = model->description.vocabulary;
-    DR_TRY(run_step(model, ids, state));
-    for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
-        const int64_t count = steps_at(state, begin);
-        DR_TRY(dr_session_head(state->step, state->step->x, begin, count));
-        DR_TRY(dr_kind_download(model->backend, DR_VECTOR, logits + begin * vocabulary, DR_F32, state->step->logits,
-                                count * vocabulary));
-    }
-    return DR_OK;
-}
-
-dr_status dr_model_step_choose(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
-                               const dr_draw *draws, int32_t *chosen) {
-    const dr_operations *ops = model->backend->ops;
-    DR_TRY(run_step(model, ids, state));
-    const dr_session *session = state->step;
-    for (int64_t begin = 0; begin < state->sequences; begin += DR_HEAD_ROWS) {
-        const int64_t count = steps_at(state, begin);
-        DR_TRY(dr_session_head(state->step, session->x, begin, count));
-        DR_TRY(ops->put(model->backend, session->draws, draws + begin, (size_t)count * sizeof *draws));
-        DR_TRY(ops->choose(model->backend, count, model->description.vocabulary, allowed, session->logits, session->draws,
-                           session->chosen));
-        DR_TRY(ops->get(model->backend, chosen + begin, session->chosen, (size_t)count * sizeof *chosen));
-    }
-    for (int64_t i = 0; i < state->sequences; i++)
-        if (chosen[i] < 0)
-            return dr_fail(DR_ERROR_NUMERIC, "the logits of sequence %" PRId64 " are not numbers, or none is finite", i);
-    return DR_OK;
 }

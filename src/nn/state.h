@@ -24,9 +24,12 @@ struct dr_model_state {
     dr_state_part *parts;   /* [part_count] what has a fixed size */
     int64_t part_count;
     size_t record;   /* bytes of one sequence in all parts */
-    dr_grown *grown; /* [grown_count] what grows, as it lies now */
+    dr_grown *grown; /* [2][grown_count] what grows, as it lies now and as it lay before */
     int64_t grown_count;
-    dr_session *step; /* one token each; planned before the first step, or NULL */
+    int64_t moves;     /* how often any of it has come to lie elsewhere */
+    dr_session *step;  /* one token each; planned before the first step, or NULL */
+    void *choosing[2]; /* copies to the host of what the steps under way choose, the first one first */
+    int64_t under_way; /* of these steps */
 };
 
 /* As dr_model_state_create, without the memory of steps, which the first one takes. */
@@ -35,8 +38,11 @@ dr_status dr_model_state_make(const dr_model *model, int64_t sequences, dr_model
 dr_status dr_model_state_room(dr_model_state *state, int64_t tokens);
 /* The same for the tokens that a call brings. */
 dr_status dr_model_state_reserve(dr_model_state *state, const dr_layout *layout);
-/* Counts the tokens of a call that has run. */
+/* Counts the tokens of a call that has run. Ids that are NULL are added to the hashes when they are known. */
 void dr_model_state_advance(dr_model_state *state, const dr_batch *batch, bool decoded);
+
+/* Memory of steps, planned once. */
+dr_status dr_model_steps_prepare(dr_model_state *state);
 
 /* What has a fixed size of one sequence, to and from a record of state->record bytes in the backend's memory. */
 dr_status dr_state_store(const dr_model_state *state, int64_t sequence, char *record);

@@ -109,22 +109,29 @@ static dr_status run_norm(const dr_activation_case *read, dr_backend *backend, c
     return read->backward ? backend->ops->l2_norm_backward(backend, &read->norm, x, d_y, d_x) : DR_OK;
 }
 
-dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, dr_measurement *result) {
+dr_dtype dr_activation_case_dtype(const dr_activation_case *read, const dr_backend *types) {
+    return dr_kind_dtype(types, read->is_gate ? DR_NUMBER : DR_VECTOR);
+}
+
+dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, const dr_backend *types,
+                                 dr_measurement *result) {
     if (!dr_supports(backend, DR_OPERATION_GATE) || !dr_supports(backend, DR_OPERATION_L2_NORM))
         return dr_fail(DR_ERROR_UNSUPPORTED, "backend %s has no activations: it offers recurrences only",
                        dr_backend_name(backend));
     dr_device_memory memory = {.backend = backend};
-    int64_t count = dr_tensor_count(&read->input);
+    const int64_t count = dr_tensor_count(&read->input);
+    const dr_dtype dtype = dr_activation_case_dtype(read, types);
     void *x = NULL, *y = NULL, *d_x = NULL, *d_y = NULL;
     dr_status status;
     snprintf(result->kernel, sizeof result->kernel, "%s %s", dr_backend_name(backend), dr_backend_isa(backend));
-    DR_GO(dr_device_fill(&memory, &read->input, count, &x));
-    DR_GO(dr_device_unset(&memory, count, &y));
-    if (read->backward) DR_GO(dr_device_fill(&memory, &read->cotangent, count, &d_y));
-    if (read->backward) DR_GO(dr_device_unset(&memory, count, &d_x));
+    DR_GO(dr_device_fill_as(&memory, dtype, &read->input, count, &x));
+    DR_GO(dr_device_unset_as(&memory, dtype, count, &y));
+    if (read->backward) DR_GO(dr_device_fill_as(&memory, dtype, &read->cotangent, count, &d_y));
+    if (read->backward) DR_GO(dr_device_unset_as(&memory, dtype, count, &d_x));
     DR_GO(read->is_gate ? run_gate(read, &memory, x, d_y, y, d_x, result) : run_norm(read, backend, x, d_y, y, d_x));
-    DR_GO(dr_measure_block(backend, y, &read->output, "out.", "y", &result->forward));
-    if (read->backward) DR_GO(dr_measure_block(backend, d_x, &read->d_input, "grad.", read->input_name, &result->backward));
+    DR_GO(dr_measure_sums(backend, dtype, y, count, &read->output, "out.", "y", &result->forward));
+    if (read->backward)
+        DR_GO(dr_measure_sums(backend, dtype, d_x, count, &read->d_input, "grad.", read->input_name, &result->backward));
 done:
     dr_device_free(&memory);
     return status;

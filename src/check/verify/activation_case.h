@@ -18,7 +18,10 @@ typedef struct {
 
 /* DR_ERROR_FORMAT; DR_ERROR_UNSUPPORTED if this build does not know the activation. */
 dr_status dr_activation_case_read(dr_vector_file *file, dr_activation_case *read);
-/* Forward, and backward if recorded. */
-dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, dr_measurement *result);
+/* Of what goes in and comes out. */
+dr_dtype dr_activation_case_dtype(const dr_activation_case *read, const dr_backend *types);
+/* Forward, and backward if recorded. types: whose element types the tensors have: the backend, or one that it stands in for. */
+dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, const dr_backend *types,
+                                 dr_measurement *result);
 
 #endif

@@ -153,14 +153,28 @@ static dr_status run_recurrence(session *s, progress *p, const dr_recurrence_cas
 }
 
 /* An activation has no engines: it runs once a backend. */
-static dr_status run_activation(session *s, progress *p, const dr_activation_case *read) {
-    for (int b = 0; b < BACKENDS; b++) {
-        if (!s->backend[b]) continue;
-        dr_measurement result;
-        start(p, s->backend[b], &result);
-        dr_status status = dr_activation_case_run(read, s->backend[b], &result);
-        DR_TRY(judge(s, p, s->backend[b], "-", status, &result, read->backward));
+static dr_status run_activation_on(session *s, progress *p, const dr_activation_case *read, dr_backend *backend) {
+    dr_errors forward = {0}, backward = {0};
+    dr_measurement result;
+    if (rounds(backend)) {
+        dr_measurement_start(&result, 1, 1);
+        result.forward.kept = &forward;
+        result.backward.kept = &backward;
+        DR_TRY(dr_activation_case_run(read, s->plain, backend, &result));
     }
+    start(p, backend, &result);
+    if (rounds(backend)) {
+        result.forward.plain = &forward;
+        result.backward.plain = &backward;
+        result.forward.least = result.backward.least = dr_rounding_error(dr_activation_case_dtype(read, backend));
+    }
+    const dr_status status = dr_activation_case_run(read, backend, backend, &result);
+    return judge(s, p, backend, "-", status, &result, read->backward);
+}
+
+static dr_status run_activation(session *s, progress *p, const dr_activation_case *read) {
+    for (int b = 0; b < BACKENDS; b++)
+        if (s->backend[b]) DR_TRY(run_activation_on(s, p, read, s->backend[b]));
     return DR_OK;
 }
 

@@ -71,4 +71,12 @@ static __device__ inline void dr_beside_close() {
 #endif
 }
 
+/* Kernels one behind the other, each of which has ended before the next one goes on from here: what launching the next takes,
+ * and what comes before this in it, is hidden. All blocks come here before they end; what lies two kernels back has ended when
+ * a block begins. */
+static __device__ inline void dr_chain() {
+    dr_beside_close();
+    dr_beside_admit();
+}
+
 #endif

@@ -103,6 +103,11 @@ static __device__ inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* Asks for the line of 128 bytes at an address, up to the second-level cache. What another kernel writes there is not missed. */
+static __device__ inline void dr_prefetch(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 /* The same number, of which the compiler does not know where it came from: so it computes anew, in each turn of a loop, what
  * follows from it, instead of keeping dozens of addresses in registers. */
 static __device__ inline unsigned dr_forget(unsigned x) {

@@ -212,6 +212,7 @@ static __global__ void __launch_bounds__(THREADS)
     choose(int64_t vocabulary, int count, const T *logits, const dr_draw *draws, int32_t *ids) {
     __shared__ largest found[THREADS];
     __shared__ double values[BINS * THREADS], sums[THREADS];
+    dr_chain();
     const dr_draw draw = draws[blockIdx.x];
     row<T> r = {logits + (int64_t)blockIdx.x * vocabulary, count, 0, draw.temperature, values, sums};
     int32_t *const id = ids + blockIdx.x;
@@ -235,6 +236,6 @@ dr_status dr_cuda_choose(dr_backend *backend, int64_t count, int64_t vocabulary,
                          const dr_draw *draws, int32_t *ids) {
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_TYPE(backend, T,
-                    return dr_cuda_launch("choose", choose<T>, {count}, THREADS, 0, gpu->stream, vocabulary, (int)allowed,
-                                          (const T *)logits, draws, ids))
+                    return dr_launch_chained(gpu, "choose", choose<T>, {count}, THREADS, 0, vocabulary, (int)allowed,
+                                             (const T *)logits, draws, ids))
 }

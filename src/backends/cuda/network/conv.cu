@@ -190,6 +190,37 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_forward(const __grid_c
     }
 }
 
+/* One token of each sequence, which takes and leaves the state at once: final
+ * may be initial, of which a lane reads its channels before it writes them. */
+template <int N, int W, int LANES, typename T>
+static __global__ void __launch_bounds__(THREADS) conv_step(const __grid_constant__ conv_call<T> call, float *final) {
+    const int64_t tile = blockIdx.x % call.tiles, row = blockIdx.x / call.tiles * WARPS + threadIdx.x / 32;
+    const int64_t place = (tile * 32 + threadIdx.x % 32) * N, channel = place < call.channels ? place : 0;
+    const int kept = call.width - 1;
+    dr_chain();
+    if (row >= call.layout.rows) return;
+    dr_floats<N> tap[W], window[W], constant;
+    call.taps(channel, tap, constant);
+    const int64_t state = row * kept * call.channels + channel;
+    TAPS {
+        const int at = w - (W - call.width);
+        window[w] = w < W - 1 && at >= 0 && call.initial ? dr_load_floats<N>(call.initial + state + at * call.channels)
+                                                          : dr_same<N>(0);
+    }
+    window[W - 1] = dr_load_floats<N>(call.x + row * call.x_row + channel);
+    dr_floats<N> y = activated(call.activation, convolved(tap, window, constant));
+    if constexpr (LANES > 0) {
+        const float inverse = inverse_length(y, LANES == SOME ? call.unit_lanes : LANES, call.eps);
+        EACH y.at[n] *= inverse;
+    }
+    if (place >= call.channels) return;
+    dr_store_floats<N>(call.y + row * call.channels + channel, y);
+    TAPS {
+        const int to = w - 1 - (W - call.width);
+        if (final && to >= 0) dr_store_floats<N>(final + state + to * call.channels, window[w]);
+    }
+}
+
 /* final [sequences][width - 1][channels], which may be initial: a thread writes
  * the rows of one channel in order. The value of row i comes from a row of
  * initial with the same or a higher number, or from x, so no row that is
@@ -370,6 +401,17 @@ template <int N, int W, typename T> static dr_status forward(const dr_cuda *gpu,
     return dr_cuda_launch("conv", kernel, {parts, call.tiles}, THREADS, 0, gpu->stream, call);
 }
 
+template <int N, int W, typename T> static dr_status step(const dr_cuda *gpu, conv_call<T> call, float *final) {
+    call.tiles = dr_blocks_of(call.channels / N, 32);
+    void (*kernel)(conv_call<T>, float *) = conv_step<N, W, NONE, T>;
+    if constexpr (N == NEIGHBOURS) {
+        if (call.unit_lanes == ALL) kernel = conv_step<N, W, ALL, T>;
+        if (call.unit_lanes > 0 && call.unit_lanes < ALL) kernel = conv_step<N, W, SOME, T>;
+    }
+    return dr_launch_chained(gpu, "conv_step", kernel, {dr_blocks_of(call.layout.rows, WARPS), call.tiles}, THREADS, 0, call,
+                             final);
+}
+
 template <int N, int W, typename T>
 static dr_status backward(dr_backend *backend, const dr_cuda *gpu, conv_call<T> call, float *d_weight, float *d_bias) {
     const int64_t parts = divide<N>(&call), channels = call.channels;
@@ -402,8 +444,11 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
     DR_TRY(check(conv));
     DR_NETWORK_TYPE(
         backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-        const bool wide = conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial);
+        const bool wide =
+            conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial, final);
         DR_TRY(check_aligned(conv->unit, wide));
+        if (!call.layout.offsets && call.layout.tokens == 1)
+            return wide ? step<NEIGHBOURS, FEW>(gpu, call, (float *)final) : step<1, MOST>(gpu, call, (float *)final);
         DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
         if (!final || conv->width == 1) return DR_OK;
         return dr_cuda_launch("conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)},

@@ -107,6 +107,7 @@ static __global__ void __launch_bounds__(THREADS) norm_forward(const __grid_cons
     const int64_t vector = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / call.lanes, begin = vector * call.dim;
     const int64_t dim = vector < call.vectors ? call.dim : 0, weights = vector % call.groups * call.dim;
     const int lane = (int)threadIdx.x % call.lanes;
+    dr_chain();
     const moments m = moments_of<N>(call, vector, dim, lane);
     for (int64_t i = lane * N; i < dim; i += call.lanes * N) {
         const dr_floats<N> u = call.template input<N>(vector, i), w = call.template weights<N>(weights + i);
@@ -199,6 +200,7 @@ static __global__ void __launch_bounds__(THREADS) norm_kept_forward(const __grid
     const int64_t dim = vector < call.vectors ? call.dim : 0;
     const int lane = (int)threadIdx.x % call.lanes;
     kept_vector<N, CHUNKS, GATED, T> kept;
+    dr_chain();
     kept.load(call, vector, dim, lane);
     CHUNK {
         const int64_t i = (int64_t)(c * call.lanes + lane) * N;
@@ -294,8 +296,8 @@ static dr_status run_kept(const dr_cuda *gpu, const char *name, const norm_call<
     if (call.d_y)
         return dr_cuda_launch(name, norm_kept_backward<N, CHUNKS, GATED, T>, {kept_blocks(call.vectors, call.lanes)}, THREADS,
                               0, gpu->stream, call, partial);
-    return dr_cuda_launch(name, norm_kept_forward<N, CHUNKS, GATED, T>, {dr_blocks_of(call.vectors * call.lanes, THREADS)},
-                          THREADS, 0, gpu->stream, call);
+    return dr_launch_chained(gpu, name, norm_kept_forward<N, CHUNKS, GATED, T>,
+                             {dr_blocks_of(call.vectors * call.lanes, THREADS)}, THREADS, 0, call);
 }
 
 template <int N, typename T>
@@ -315,7 +317,8 @@ template <int N, typename T> static dr_status run(const dr_cuda *gpu, const char
         const int chunks = chunks_of<N>(call);
         if (chunks > 0) return choose_kept<N>(gpu, name, call, chunks, NULL);
     }
-    return dr_cuda_launch(name, call.d_y ? norm_backward<N, T> : norm_forward<N, T>, {blocks}, THREADS, 0, gpu->stream, call);
+    if (call.d_y) return dr_cuda_launch(name, norm_backward<N, T>, {blocks}, THREADS, 0, gpu->stream, call);
+    return dr_launch_chained(gpu, name, norm_forward<N, T>, {blocks}, THREADS, 0, call);
 }
 
 /* The vectors' gradients and, of vectors in registers, those of the weights [dim], which are added to. */

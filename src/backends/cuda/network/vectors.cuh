@@ -5,6 +5,7 @@
 #ifndef DR_CUDA_NETWORK_VECTORS_CUH
 #define DR_CUDA_NETWORK_VECTORS_CUH
 
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/lanes.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/network/network.h"
@@ -169,6 +170,13 @@ struct dr_scratch {
     dr_scratch(const dr_scratch &) = delete;
 };
 
+/* A launch of a kernel that begins with dr_chain. */
+template <int N, typename... P>
+static dr_status dr_launch_chained(const dr_cuda *gpu, const char *name, void (*kernel)(P...), const int64_t (&sizes)[N],
+                                   int threads, int bytes, const P &...arguments) {
+    return dr_cuda_launch_when(gpu->hopper, name, kernel, sizes, threads, bytes, gpu->stream, arguments...);
+}
+
 /* ---- element by element ---------------------------------------------------------------------------------------------------
  */
 
@@ -178,12 +186,13 @@ enum { DR_EACH_THREADS = 256 };
 template <int N, typename F>
 static __global__ void __launch_bounds__(DR_EACH_THREADS) dr_each(int64_t count, const __grid_constant__ F f) {
     const int64_t i = ((int64_t)blockIdx.x * DR_EACH_THREADS + threadIdx.x) * N;
+    dr_chain();
     if (i < count) f.template at<N>(i);
 }
 
 template <int N, typename F> static dr_status dr_run_each(const dr_cuda *gpu, const char *name, int64_t count, const F &f) {
-    return dr_cuda_launch(name, dr_each<N, F>, {dr_blocks_of(count, (int64_t)DR_EACH_THREADS * N)}, DR_EACH_THREADS, 0,
-                          gpu->stream, count, f);
+    return dr_launch_chained(gpu, name, dr_each<N, F>, {dr_blocks_of(count, (int64_t)DR_EACH_THREADS * N)}, DR_EACH_THREADS, 0,
+                             count, f);
 }
 
 #endif

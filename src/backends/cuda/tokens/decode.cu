@@ -10,6 +10,7 @@
  * Every other rule has the rows of tokens_pass.cuh (decode_token), or, for many sequences on Hopper, tokens_many.cu. Sums are
  * of the same pairs everywhere: rows k, k + 16, .. of a thread, then 16 groups of rows, so that a token gives the same bits
  * whichever kernel takes it. */
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_pass.cuh"
 
@@ -65,6 +66,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     const dr_cuda_rows &rows = call.rows;
     const int thread = (int)threadIdx.x, warp = thread / 32, group = thread / TILE_GROUPS, lane = thread % TILE_GROUPS;
     const unsigned state = blockIdx.x / SLICES, HV = (unsigned)rows.value_heads;
+    if (!call.from) /* a tile of a row is two lines */
+        dr_prefetch(call.initial + (state * SIZE + thread / 2) * (int64_t)SIZE + (blockIdx.x % SLICES) * TILE + thread % 2 * 32);
+    dr_chain();
     const int64_t token = state / HV, slot = call.from ? call.from[token] : token;
     if (slot < 0) return;
     const int value_head = (int)(state % HV), key_head = value_head / rows.group;
@@ -150,8 +154,8 @@ template <typename T, bool CHANNEL_DECAY> static void (*choose_row(dr_reads read
 
 template <typename T, bool CHANNEL_DECAY> static dr_status launch_row(const dr_cuda *gpu, const dr_cuda_tokens *call) {
     const int64_t sizes[] = {call->layout.sequences, call->rows.value_heads, SLICES};
-    return dr_cuda_launch("decode_row", choose_row<T, CHANNEL_DECAY>(call->rows.row[0].reads), sizes, TILE_THREADS, 0,
-                          gpu->stream, *call);
+    return dr_cuda_launch_when(gpu->hopper, "decode_row", choose_row<T, CHANNEL_DECAY>(call->rows.row[0].reads), sizes,
+                               TILE_THREADS, 0, gpu->stream, *call);
 }
 
 template <typename T> static dr_status launch_row(const dr_cuda *gpu, const dr_cuda_tokens *call) {
@@ -170,6 +174,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 64    ? 5
     const dr_cuda_rows &rows = call.rows;
     const int K = rows.key_size, V = rows.value_size;
     const place at = place_of(call, blockIdx.x, slices_of(rows));
+    dr_chain();
     const int64_t slot = first_slot(call, at);
     if (slot < 0) return;
     prefetch_token(rows, at, at.sequence, (int)threadIdx.x / 32, WARPS);
@@ -189,7 +194,7 @@ template <typename T> static dr_status launch_token(const dr_cuda *gpu, const dr
     void (*const kernel)(dr_cuda_tokens) = K <= 64    ? decode_token<T, 64>
                                            : K <= 128 ? decode_token<T, 128>
                                                       : decode_token<T, 256>;
-    return dr_cuda_launch("decode_token", kernel, sizes, THREADS, 0, gpu->stream, *call);
+    return dr_cuda_launch_when(gpu->hopper, "decode_token", kernel, sizes, THREADS, 0, gpu->stream, *call);
 }
 
 const char *dr_cuda_tokens_decode_kernel(const dr_cuda *gpu, const dr_cuda_tokens *call) {

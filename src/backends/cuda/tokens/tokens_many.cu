@@ -12,6 +12,7 @@
  * so that several states are under way at any time without a register that waits for them. Numbers are summed as in tokens.cu,
  * the rows of a thread first and then the 16 parts in pairs: the results are the same bits. */
 #include "backends/cuda/device/bulk.cuh"
+#include "backends/cuda/device/beside.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_pass.cuh"
 
@@ -249,6 +250,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
         dr_mbarrier_publish();
     }
     __syncthreads();
+    dr_chain();
     if (threadIdx.x < MAKING)
         make_rows<T>(call, plan, rest);
     else if (threadIdx.x < MAKING + HOLDING)
@@ -261,7 +263,8 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
 template <typename T, int KT> static dr_status launch_width(const dr_cuda *gpu, const dr_cuda_tokens *call, many_plan plan) {
     const size_t bytes = (size_t)plan.places * plan.state_bytes + sizeof(many_shared<KT>);
     const int64_t blocks = plan.states < (unsigned)gpu->processors ? plan.states : (unsigned)gpu->processors;
-    return dr_cuda_launch("decode_many", decode_many<T, KT>, {blocks}, ALL_THREADS, (int)bytes, gpu->stream, *call, plan);
+    return dr_cuda_launch_when(gpu->hopper, "decode_many", decode_many<T, KT>, {blocks}, ALL_THREADS, (int)bytes, gpu->stream,
+                               *call, plan);
 }
 
 /* Places for states in a block's shared memory beside the rest of it. */

@@ -33,4 +33,6 @@ static inline void dr_beside_admit() {}
 
 static inline void dr_beside_close() {}
 
+static inline void dr_chain() {}
+
 #endif

@@ -89,4 +89,6 @@ template <int unfinished> static inline void dr_copy_wait() {
     copy_wait();
 }
 
+static inline void dr_prefetch(const void *) {}
+
 #endif
