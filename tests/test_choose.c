@@ -152,6 +152,89 @@ static void test_many_texts_are_the_same(void **state) {
     dr_backend_close(backend);
 }
 
+/* ---- a backend that works beside the host ---- */
+
+typedef struct {
+    size_t bytes;
+    char at[];
+} copy;
+
+static int under_way, most_under_way;
+
+static dr_status fetch(dr_backend *of, const void *from, size_t bytes, void **transfer) {
+    copy *made = malloc(sizeof *made + bytes);
+    (void)of;
+    assert_non_null(made);
+    made->bytes = bytes;
+    memcpy(made->at, from, bytes);
+    *transfer = made;
+    if (++under_way > most_under_way) most_under_way = under_way;
+    return DR_OK;
+}
+
+static dr_status fetched(dr_backend *of, void *transfer, void *to) {
+    copy *made = transfer;
+    (void)of;
+    if (to) memcpy(to, made->at, made->bytes);
+    under_way--;
+    free(made);
+    return DR_OK;
+}
+
+/* Steps begin before the host knows what the last one chose; the texts are the same. */
+static void test_steps_ahead_of_the_host(void **state) {
+    (void)state;
+    dr_backend *backend;
+    assert_int_equal(dr_backend_open("reference", NULL, &backend), DR_OK);
+    dr_model *model = make_model(backend);
+    const dr_operations *const plain = backend->ops;
+    dr_operations late = *plain;
+    late.fetch = fetch, late.fetched = fetched;
+    const char *const stops[] = {"e", "q", "a"};
+    dr_generate_options options = dr_generate_defaults();
+    options.stop = stops, options.stop_count = 3;
+    options.sampling.top_p = 1;
+    for (int64_t tokens = 1; tokens <= TOKENS; tokens = tokens < 4 ? tokens + 1 : tokens + 13) {
+        static output alone, ahead;
+        options.tokens = tokens;
+        assert_int_equal(make_texts(model, options, 1, &alone), DR_OK);
+        backend->ops = &late;
+        most_under_way = 0;
+        assert_int_equal(make_texts(model, options, TEXTS, &ahead), DR_OK);
+        backend->ops = plain;
+        assert_memory_equal(&ahead, &alone, sizeof alone);
+        assert_int_equal(under_way, 0);
+        assert_int_equal(most_under_way, tokens > 2 ? 2 : tokens - 1);
+    }
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+}
+
+static bool collect_one(void *context, const dr_piece *piece) {
+    return collect(context, piece) && ((output *)context)->tokens[0] < 3;
+}
+
+/* Steps that are under way when a text is broken off are ended. */
+static void test_steps_are_broken_off(void **state) {
+    (void)state;
+    dr_backend *backend;
+    assert_int_equal(dr_backend_open("reference", NULL, &backend), DR_OK);
+    dr_model *model = make_model(backend);
+    dr_operations late = *backend->ops;
+    const dr_prompt prompt = {.text = "it was", .bytes = 6};
+    dr_generate_options options = dr_generate_defaults();
+    static output out;
+    late.fetch = fetch, late.fetched = fetched;
+    backend->ops = &late;
+    options.tokens = TOKENS;
+    assert_int_equal(dr_generate_texts(model, &prompt, 1, TEXTS, &options, collect_one, &out, NULL), DR_ERROR_INTERRUPTED);
+    assert_int_equal(under_way, 0);
+    dr_model_destroy(model);
+    dr_backend_close(backend);
+}
+
+/* ---- memory ---- */
+
 static void test_allocations_fail(void **state) {
     (void)state;
     dr_backend *backend;
@@ -180,6 +263,8 @@ int main(void) {
         cmocka_unit_test(test_choices_are_the_samplers),
         cmocka_unit_test(test_logits_that_are_no_numbers),
         cmocka_unit_test(test_many_texts_are_the_same),
+        cmocka_unit_test(test_steps_ahead_of_the_host),
+        cmocka_unit_test(test_steps_are_broken_off),
         cmocka_unit_test(test_allocations_fail),
     };
     return cmocka_run_group_tests_name("choose", tests, NULL, NULL);

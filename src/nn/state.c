@@ -164,17 +164,3 @@ void dr_model_state_advance(dr_model_state *state, const dr_batch *batch, bool d
             state->hash[i] = dr_hash_word(state->hash[i], (uint64_t)batch->ids[row]);
     }
 }
-
-dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t count, dr_model_state *state, int64_t wanted,
-                           float *logits) {
-    const dr_batch batch = {.layout = {1, count, NULL}, .ids = ids, .targets = count};
-    const int64_t vocabulary = session->model->description.vocabulary;
-    DR_TRY(dr_session_prepare(session, DR_PHASE_DECODE, &batch.layout, count, false, false));
-    DR_TRY(dr_model_state_reserve(state, &batch.layout));
-    DR_TRY(dr_session_upload(session, &batch, state->seen, NULL));
-    DR_TRY(dr_session_run(session, state));
-    dr_model_state_advance(state, &batch, true);
-    if (wanted == 0) return DR_OK;
-    DR_TRY(dr_session_head(session, session->x, count - wanted, wanted));
-    return dr_kind_download(session->backend, DR_VECTOR, logits, DR_F32, session->logits, wanted * vocabulary);
-}

@@ -280,10 +280,10 @@ void check_call(trials *t, const call *given) {
 /* ---- all cases ----------------------------------------------------------------------------------------------------------- */
 
 bool network_cases(trials *t, int rounds) {
-    const network_case *const lists[] = {layer_cases, token_cases};
+    const network_case *const lists[] = {layer_cases, step_cases, token_cases};
     char first[sizeof t->wrong] = "";
     int failed = 0;
-    for (int list = 0; list < 2; list++)
+    for (int list = 0; list < 3; list++)
         for (const network_case *c = lists[list]; c->name; c++)
             for (int round = 0; round < rounds && failed < MOST_FAILED; round++) {
                 c->draw(t, round);

@@ -98,6 +98,6 @@ typedef struct {
     const char *name;
     void (*draw)(trials *t, int round);
 } network_case;
-extern const network_case layer_cases[], token_cases[]; /* each ends with a case without a name */
+extern const network_case layer_cases[], step_cases[], token_cases[]; /* each ends with a case without a name */
 
 #endif
