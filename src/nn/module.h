@@ -46,6 +46,8 @@ typedef struct {
     const int64_t *slot; /* [sequences] slots of a state that grows; NULL: sequence i has slot i. Of a state that does not, the
                           * call's sequences are the first ones */
     bool keeps;          /* what is kept for a backward includes what it could make again with little work */
+    bool remakes_saved;  /* of a gradient's call: what an engine saves stays in scratch, and a backward has it saved again */
+    bool remakes_inputs; /* likewise what convolutions make for an engine; only with remakes_saved */
     bool decode;         /* one token a sequence, or several of one sequence, by decoding engines; needs a state */
     const void *plan;
     const void *memory, *scratch;

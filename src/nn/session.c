@@ -47,6 +47,8 @@ static dr_module_call layer_call(const dr_session *session, int64_t index, char 
     call.passed = session->passed;
     if (session->phase == DR_PHASE_GRADIENT) {
         call.keeps = session->keeps;
+        call.remakes_saved = session->level == 2 || session->level == 3;
+        call.remakes_inputs = session->level == 3;
         call.d_passed = session->d_passed;
         call.extra_loss = session->extra;
         call.extra_factor = session->extra_factor;
@@ -163,6 +165,8 @@ static void place_scratch(dr_session *session, bool backward, dr_arena *arena) {
     const size_t shared = arena->used;
     dr_module_call call = {.backend = session->backend};
     describe_call(session, &call);
+    call.remakes_saved = backward && (session->level == 2 || session->level == 3);
+    call.remakes_inputs = backward && session->level == 3;
     for (int64_t k = 0; k < model->kind_count; k++) {
         dr_layer_place_scratch(&model->kinds[k], &call, backward, arena, &session->kinds[k]);
         dr_arena_rewind(arena, shared);
@@ -215,11 +219,10 @@ dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout 
 }
 
 dr_status dr_session_keep(dr_session *session, int64_t level) {
-    if (level != 0 && level != 1 && level != 4)
+    if (level < 0 || level > 4)
         return dr_fail(DR_ERROR_ARGUMENT,
-                       "keep_level is %" PRId64
-                       ": it must be 0, which keeps everything, 1, which makes outputs of norms and gates "
-                       "again, or 4, which keeps the input of each layer",
+                       "keep_level is %" PRId64 ": it must be from 0, which keeps everything, to 4, which keeps the input of "
+                       "each layer",
                        level);
     if (level == 4 && attends(session))
         return dr_fail(DR_ERROR_UNSUPPORTED, "parts of this model attend to the outputs of earlier ones, which must be kept: "

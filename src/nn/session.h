@@ -73,9 +73,10 @@ struct dr_session {
 dr_status dr_session_bytes(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                            bool labelled, size_t *bytes);
 /* What a gradient keeps from its forward; all levels give the same bits. 0: everything; 1: all but outputs of norms and of the
- * gates of feed-forwards, which take little work to make again and on the host are never kept; 4: what each layer begins with,
- * for a second forward of each. DR_ERROR_ARGUMENT if there is no such level, DR_ERROR_UNSUPPORTED of 4 where parts of the model
- * attend to earlier outputs. */
+ * gates of feed-forwards, which take little work to make again and on the host are never kept; 2: also not what the recurrences
+ * of a rule's mixers save, whose forward runs again; 3: also not what convolutions make for these; 4: what each layer begins
+ * with, for a second forward of each. DR_ERROR_ARGUMENT if there is no such level, DR_ERROR_UNSUPPORTED of 4 where parts of the
+ * model attend to earlier outputs. */
 DR_FOR_CHECK dr_status dr_session_keep(dr_session *session, int64_t level);
 
 /* Plans and, where that is more than before, allocates the memory of a call over such a layout. selects: targets are not all

@@ -69,8 +69,8 @@ const dr_setting dr_setting_table[DR_SETTINGS] = {
     [DR_SET_KEEP_LEVEL] = INTEGER(
         "keep_level", "0", 0, 4, TRAINING,
         "what a step's backward finds kept: 0: everything; 1: all but outputs of norms and gates, which the CPU never "
-        "keeps; 4: what each layer begins with, from which the rest is made again. Results are the same. 2 and 3 are not "
-        "there"),
+        "keeps; 2: also not what recurrences save; 3: also not what convolutions give these; 4: what each layer begins with, "
+        "from which the rest is made again. Results are the same"),
     [DR_SET_RESET_AT_DOCUMENTS] =
         BOOLEAN("reset_at_documents", "true", TRAINING,
                 "of task lm: within a sequence the state begins anew at each document; false: it is carried on"),

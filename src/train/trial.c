@@ -72,28 +72,31 @@ static dr_status bytes_of(dr_run *run, int64_t parts, int64_t level, int64_t *by
 /* Whether a step may make more again than it does. */
 static bool may_keep(const dr_run *run, int level) {
     const bool lower = level > run->session->level;
-    return lower && (level == 1 ? run->model->backend->ops->device : run->model->description.residual == DR_RESIDUAL_SUM);
+    if (level == 1) return lower && run->model->backend->ops->device;
+    return lower && (level < 4 || run->model->description.residual == DR_RESIDUAL_SUM);
 }
 
 /* The first choice that fits: more made again, which changes no number, or more parts, or both. "" if none does. */
 static dr_status name_smaller(dr_run *run, bool resumed, char *text, size_t size) {
-    const int now = run->session->level, levels[] = {1, 4, now};
+    const int now = run->session->level, levels[] = {1, 2, 3, 4, now};
     const int64_t available = available_to(run->model->backend), sequences = run->task->sequences, parts = run->numbers.parts;
     int64_t bytes;
     text[0] = '\0';
-    for (int i = 0; i < 3; i++)
-        for (int64_t more = 1; more <= (resumed || levels[i] == 1 ? 1 : sequences); more++) {
-            if (sequences % more != 0 || (levels[i] != now && !may_keep(run, levels[i]))) continue;
+    for (int i = 0; i < 5; i++) {
+        const bool other = i < 4;
+        for (int64_t more = 1; more <= (resumed || (other && levels[i] < 4) ? 1 : sequences); more++) {
+            if (sequences % more != 0 || (other && !may_keep(run, levels[i]))) continue;
             DR_TRY(bytes_of(run, more, levels[i], &bytes));
             if (bytes > available) continue;
             int used = snprintf(text, size, "with");
-            if (levels[i] != now) used += snprintf(text + used, size - (size_t)used, " keep_level %d", levels[i]);
+            if (other) used += snprintf(text + used, size - (size_t)used, " keep_level %d", levels[i]);
             if (more > 1)
-                used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", levels[i] != now ? " and" : "",
+                used += snprintf(text + used, size - (size_t)used, "%s accumulate %lld", other ? " and" : "",
                                  (long long)parts * more);
             dr_format(text + used, size - (size_t)used, " it would need %.1f GB", 1e-9 * (double)bytes);
             return DR_OK;
         }
+    }
     return DR_OK;
 }
 

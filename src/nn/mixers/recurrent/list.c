@@ -361,6 +361,24 @@ static void order_gradients(dr_recurrent *mixer) {
     }
 }
 
+/* What convolutions make, and what nodes make of that alone in its place. Where something else has that memory nothing is. */
+static void find_remade(dr_recurrent *mixer) {
+    bool all = true;
+    for (int i = 0; i < mixer->nodes; i++) {
+        const dr_node *node = &mixer->node[i];
+        const bool of_remade = node->from != DR_NO_VALUE && mixer->value[node->from].remade;
+        const bool in_place = of_remade && node->to != DR_VALUE_Y && mixer->value[node->to].memory == node->from;
+        if (node->to == DR_VALUE_Y) continue;
+        mixer->value[node->to].remade = node->operations == &dr_node_conv || in_place;
+        all &= !in_place || (!node->adds && node->with == DR_NO_VALUE);
+    }
+    for (int i = 0; i < mixer->values; i++) {
+        const dr_node_value *value = &mixer->value[i];
+        all &= value->remade || !mixer->value[value->memory].remade;
+    }
+    for (int i = 0; i < mixer->values; i++) mixer->value[i].remade &= all;
+}
+
 void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_layer_parameters *list, dr_recurrent *mixer) {
     builder b = {.backend = backend, .parts = parts, .list = list, .mixer = mixer, .step = DR_NO_VALUE};
     for (int input = 0; input < DR_INPUTS; input++) mixer->input[input] = DR_NO_VALUE;
@@ -378,4 +396,5 @@ void dr_recurrent_list(dr_backend *backend, const dr_recurrent_parts *parts, dr_
     add_others(&b);
     add_output(&b);
     order_gradients(mixer);
+    find_remade(mixer);
 }

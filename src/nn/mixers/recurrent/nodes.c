@@ -13,10 +13,14 @@ static const dr_operations *ops_of(const dr_node_call *n) {
 /* What is added to the square of a length. */
 #define UNIT_EPS 1e-6
 
+static void *own_of(const dr_node_call *n, int value) {
+    return n->memory->at[value] || !n->scratch ? n->memory->at[value] : n->scratch->at[value];
+}
+
 /* The memory of a value; of columns of a panel, whose rows operations take with a stride, the first one. */
 static void *memory_of(const dr_node_call *n, int value) {
     const dr_node_value *v = &n->mixer->value[value];
-    if (v->panel == DR_NO_VALUE) return n->memory->at[value];
+    if (v->panel == DR_NO_VALUE) return own_of(n, value);
     return (char *)n->memory->at[v->panel] + dr_kind_bytes(n->call->backend, v->kind, v->column);
 }
 
@@ -33,7 +37,7 @@ static const void *read_of(const dr_node_call *n, int value) {
 }
 
 static void *write_of(const dr_node_call *n, int value) {
-    return value == DR_VALUE_Y ? n->y : n->memory->at[value];
+    return value == DR_VALUE_Y ? n->y : own_of(n, value);
 }
 
 static void *gradient_of(const dr_node_call *n, int value) {
@@ -317,9 +321,13 @@ dr_inputs dr_node_inputs(const dr_node_call *n) {
     return inputs;
 }
 
+static void *saved_of(const dr_node_call *n) {
+    return n->memory->saved ? n->memory->saved : n->scratch->saved;
+}
+
 static dr_status recurrence_forward(const dr_node_call *n, const dr_node *node) {
     const dr_inputs inputs = dr_node_inputs(n);
-    return dr_engine_forward(n->call, &inputs, n->memory->saved, n->scratch->workspace, n->state ? n->state->at : NULL,
+    return dr_engine_forward(n->call, &inputs, saved_of(n), n->scratch->workspace, n->state ? n->state->at : NULL,
                              write_of(n, node->to));
 }
 
@@ -328,7 +336,8 @@ static dr_status recurrence_backward(const dr_node_call *n, const dr_node *node)
     dr_input_gradients gradients = {{NULL}};
     for (int i = 0; i < DR_INPUTS; i++)
         if (n->mixer->input[i] != DR_NO_VALUE) gradients.at[i] = gradient_of(n, n->mixer->input[i]);
-    return dr_engine_backward(n->call, &inputs, n->memory->saved, n->scratch->workspace, gradient_of(n, node->to), &gradients);
+    if (n->scratch->saved) DR_TRY(recurrence_forward(n, node)); /* its output is the same again, and not read any more */
+    return dr_engine_backward(n->call, &inputs, saved_of(n), n->scratch->workspace, gradient_of(n, node->to), &gradients);
 }
 
 const dr_node_operations dr_node_recurrence = {"recurrence", recurrence_forward, recurrence_backward};

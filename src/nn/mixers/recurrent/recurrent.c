@@ -17,10 +17,11 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
     for (int i = DR_VALUE_Y + 1; i < mixer->values; i++) {
         const dr_node_value *value = &mixer->value[i];
         if (value->parameter != DR_NO_PARAMETER || value->constant || value->panel != DR_NO_VALUE) continue;
+        if (keep && call->remakes_inputs && value->remade) continue;
         const bool own = value->memory == i || (keep && value->kept);
         memory->at[i] = own ? dr_arena_take(arena, value_bytes(call, value)) : memory->at[value->memory];
     }
-    if (keep) memory->saved = dr_engine_place_saved(call, arena);
+    if (keep && !call->remakes_saved) memory->saved = dr_engine_place_saved(call, arena);
     if (keep && call->keeps) memory->y = dr_arena_take(arena, value_bytes(call, &mixer->value[mixer->output]));
 }
 
@@ -38,11 +39,24 @@ static void place_backward(const dr_module_call *call, dr_arena *arena, dr_recur
     scratch->d_low = dr_arena_take(arena, low);
 }
 
+/* What stands here in place of each layer's memory. */
+static void place_remade(const dr_module_call *call, dr_arena *arena, dr_recurrent_scratch *scratch) {
+    const dr_recurrent *mixer = dr_recurrent_of(call);
+    if (call->remakes_saved) scratch->saved = dr_engine_place_saved(call, arena);
+    for (int i = 0; call->remakes_inputs && i < mixer->values; i++) {
+        const dr_node_value *value = &mixer->value[i];
+        if (!value->remade) continue;
+        const bool own = value->memory == i || value->kept;
+        scratch->at[i] = own ? dr_arena_take(arena, value_bytes(call, value)) : scratch->at[value->memory];
+    }
+}
+
 static void place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *scratch_) {
     dr_recurrent_scratch *scratch = scratch_;
     const dr_recurrent *mixer = dr_recurrent_of(call);
     *scratch = (dr_recurrent_scratch){0};
     const size_t output = value_bytes(call, &mixer->value[mixer->output]);
+    if (backward) place_remade(call, arena, scratch);
     scratch->y = dr_arena_take(arena, output);
     const size_t before = arena->used;
     scratch->workspace = dr_engine_place_work(call, backward, arena);
@@ -106,6 +120,10 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     n.x = x;
     n.d_y = d_y;
     n.d_x = d_x;
+    for (int i = 0; call->remakes_inputs && i < n.mixer->nodes; i++) {
+        const dr_node *node = &n.mixer->node[i];
+        if (node->to != DR_VALUE_Y && n.mixer->value[node->to].remade) DR_TRY(node->operations->forward(&n, node));
+    }
     for (int i = n.mixer->nodes - 1; i >= 0; i--) {
         const dr_node *node = &n.mixer->node[i];
         if (node->operations->backward) DR_TRY(node->operations->backward(&n, node));

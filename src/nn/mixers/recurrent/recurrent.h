@@ -47,6 +47,7 @@ typedef struct {
     const void *constant; /* its memory where that is the mixer's, or NULL */
     int memory;           /* the value whose memory it has, itself perhaps */
     bool kept;            /* has memory of its own where a backward follows */
+    bool remade;          /* a convolution makes it, and nodes that work on that in place, from what is kept */
     int panel;            /* the value whose columns it is, from `column` on; or DR_NO_VALUE */
     int64_t column;
     dr_gradient_place place;
@@ -110,10 +111,10 @@ typedef struct {
     void *at[DR_STATES];
 } dr_recurrent_state;
 
-/* What a forward makes of each value; NULL for what is not the mixer's own. */
+/* What a forward makes of each value; NULL for what is not the mixer's own, or stands in the scratch. */
 typedef struct {
     void *at[DR_MAX_VALUES];
-    void *saved; /* the engine's */
+    void *saved; /* the engine's, unless it stands in the scratch */
     void *y;     /* as in the scratch, where it is kept, else NULL */
 } dr_recurrent_memory;
 
@@ -125,6 +126,7 @@ typedef struct {
     void *d[DR_MAX_VALUES]; /* of values whose gradient has memory of its own */
     void *d_brief, *d_low;  /* of the widest value whose gradient stands there */
     void *d_y;              /* of y above */
+    void *at[DR_MAX_VALUES], *saved; /* as in the memory, of what a backward makes again; else NULL */
 } dr_recurrent_scratch;
 
 extern const dr_module_operations dr_recurrent_operations; /* nn/module.h */
