@@ -38,3 +38,15 @@ else
     ! "$source/tools/to-tensorboard" run logs >said 2>&1 || fail 'it needs no package'
     grep -q 'the Python package tensorboard is needed' said || { cat said; fail 'the package is not named'; }
 fi
+
+# a page of what is recorded
+short='{"steps": 3, "evaluate_every": 0}'
+(cd "$source" && "$deltarule" experiment groups --small --settings "$short" --most 1 --out "$work/groups" --results "$work/results" \
+    --machine 'a test') >said 2>&1 || { cat said; fail 'no result is recorded'; }
+mkdir page
+"$source/tools/tell-experiments" --deltarule "$deltarule" --results "$work/results" --to "$work/page" -- --small --settings "$short" >said ||
+    fail 'no page of recorded results'
+grep -q 'full.md: 1 experiments' said || fail 'the page has not one experiment'
+grep -q '^- 1 of 8 runs, a test, cpu, float32; deltarule ' page/full.md || fail 'the page does not say where the run was'
+grep -q '^| one | \[0, 1\] | 1 of 2 | 0[.0-9]* | 3 |$' page/full.md || { cat page/full.md; fail 'the page has no row of the run'; }
+grep -q '^not run: two steps with beta in \[0, 2\] solve S3 (accuracy)$' page/full.md || fail 'the page has no verdicts'

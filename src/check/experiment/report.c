@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 4096, ORIGIN = 320, MEASURE_WIDTH = 32, PANELS_A_LINE = 4 };
+enum { LINE = 4096, ORIGIN = 320, MEASURE_WIDTH = 32, PANELS_A_LINE = 3 };
 
 typedef struct {
     const dr_experiment *experiment;
@@ -294,6 +294,12 @@ static int row_label(const dr_experiment *experiment, int row, char *text, int u
     return used;
 }
 
+/* A step of 1, 2 or 5 times a power of ten that has a width in four parts or fewer, so that the numbers below a panel stand apart. */
+static double step_of_tics(double width) {
+    const double power = pow(10, floor(log10(width / 4))), parts = width / 4 / power;
+    return power * (parts <= 1 ? 1 : parts <= 2 ? 2 : parts <= 5 ? 5 : 10);
+}
+
 /* Rows from top to bottom, a point with its interval each; a panel a measure. */
 static void plot_panel(const reporter *self, int panel) {
     char text[LINE];
@@ -307,9 +313,10 @@ static void plot_panel(const reporter *self, int panel) {
     quote(text, snprintf(text, sizeof text, "set title "), measure_at(self, (size_t)panel));
     self->line(self->context, text);
     if (low <= high)
-        dr_format(text, sizeof text, "set xrange [%.9g:%.9g]", low - margin, high + margin);
+        dr_format(text, sizeof text, "set xrange [%.9g:%.9g]\nset xtics %.3g", low - margin, high + margin,
+                  step_of_tics(high - low + 2 * margin));
     else
-        snprintf(text, sizeof text, "set xrange [0:1]"); /* nothing is done yet */
+        snprintf(text, sizeof text, "set xrange [0:1]\nset xtics 0.5"); /* nothing is done yet */
     self->line(self->context, text);
     snprintf(text, sizeof text, "plot $measure%d using 2:1:3:4:yticlabels(5) with xerrorbars pointtype 7", panel);
     self->line(self->context, text);
@@ -320,7 +327,7 @@ static void plot_curves(const reporter *self, const char *column) {
     const dr_experiment *experiment = self->experiment;
     char text[LINE];
     bool any = false;
-    self->line(self->context, "set datafile separator ','\nset xrange [*:*]\nset yrange [*:*]\nset key on\nset xlabel 'step'");
+    self->line(self->context, "set datafile separator ','\nset xrange [*:*]\nset xtics auto\nset yrange [*:*]\nset key on\nset xlabel 'step'");
     quote(text, snprintf(text, sizeof text, "set title "), column);
     self->line(self->context, text);
     for (int i = 0; i < dr_experiment_cells(experiment); i++) {
@@ -388,7 +395,7 @@ static dr_status report_plot(const reporter *self) {
     const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
     const int all = panels + (curves != NULL), across = all > PANELS_A_LINE ? PANELS_A_LINE : all > 0 ? all : 1;
     const int down = (all + across - 1) / across;
-    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced", 120 + 450 * across, down * (120 + 18 * rows));
+    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced font 'Sans,9'", 60 + 480 * across, down * (110 + 17 * rows));
     self->line(self->context, text);
     self->line(self->context, "set output 'picture.png'");
     int used = snprintf(text, sizeof text, "set multiplot layout %d,%d title ", down, across);
