@@ -366,15 +366,12 @@ dr_status dr_cuda_backward_gradients(const dr_cuda_backward_call *call, dr_cuda_
     if (call->plan.blocks == 0) return DR_OK;
     if (call->plan.linear_back) return dr_cuda_backward_gradients_linear(call, stream);
     switch (reading_of(&call->plan)) {
-    case READS_NOTHING:
-        return launch_width<READS_NOTHING>(call, stream);
-    case READS_WRITTEN:
-        return launch_width<READS_WRITTEN>(call, stream);
-    case READS_OTHER:
-        return launch_width<READS_OTHER>(call, stream);
-    case READS_SUM:
+#define DR_GRADIENTS_FORM(name)                                                                                                \
+    case READS_##name:                                                                                                         \
+        return launch_width<READS_##name>(call, stream);
+#include "backends/cuda/rows/instances.def"
     case READS_NEITHER: /* which does not fuse */
         break;
     }
-    return launch_width<READS_SUM>(call, stream);
+    return DR_OK;
 }

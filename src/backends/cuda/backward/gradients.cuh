@@ -47,9 +47,12 @@ enum {
 };
 static_assert(SHARED_BYTES <= DR_BLOCK_SHARED, "one block of a multiprocessor has all of its shared memory");
 
-/* What rows read: nothing; the key that they write; another one; that key + lambda query, which is made nowhere: every product
- * with it is one with keys and one with queries. */
-typedef enum { READS_NOTHING, READS_WRITTEN, READS_OTHER, READS_SUM, READS_NEITHER } gradients_reading;
+/* What rows read. */
+typedef enum {
+#define DR_GRADIENTS_FORM(name) READS_##name,
+#include "backends/cuda/rows/instances.def"
+    READS_NEITHER
+} gradients_reading;
 
 /* For K up to 64 key_boxes and V up to 64 value_boxes: the groups that compute, and the tiles of a chunk in the order of their
  * coming. Of S and dS' a tile has 64 channels and all columns of V; key: what rows read, if they do, write: what they write;

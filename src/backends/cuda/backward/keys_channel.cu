@@ -720,46 +720,66 @@ template <typename T, int form> static keys_kernel choose_made(const dr_cuda_chu
     return plan.key_width == 64 ? keys_channel_made<T, form, 1> : keys_channel_made<T, form, 2>;
 }
 
-/* The lean form of a rule whose gradients all lead to inputs; NULL: there is none. */
-template <typename T> static keys_kernel choose_lean(const dr_cuda_rows &rows) {
+/* The lean form of a rule whose gradients all lead to inputs; 0: there is none. */
+static int lean_form_of(const dr_cuda_rows &rows) {
     const dr_cuda_row &row = rows.row[0];
-    if (row.undecayed) return NULL;
+    if (row.undecayed) return 0;
     if (rows.steps == 2) {
         const bool both = rows.tied && row.reads != DR_READS_NONE && rows.row[1].reads != DR_READS_NONE;
-        return both && !rows.step_axis ? keys_channel<T, READS | PAIRS | LEAN> : NULL;
+        return both && !rows.step_axis ? READS | PAIRS | LEAN : 0;
     }
-    if (rows.steps != 1) return NULL;
+    if (rows.steps != 1) return 0;
     switch (row.reads) {
     case DR_READS_NONE:
-        return keys_channel<T, SINGLE | LEAN>;
+        return SINGLE | LEAN;
     case DR_READS_TIED:
-        return keys_channel<T, READS | SINGLE | LEAN>;
+        return READS | SINGLE | LEAN;
     case DR_READS_PRODUCT:
-        return keys_channel<T, READS | GATED | SINGLE | LEAN>;
+        return READS | GATED | SINGLE | LEAN;
     case DR_READS_TENSOR:
     case DR_READS_AFFINE:
-        return NULL;
+        return 0;
     }
+    return 0;
+}
+
+static int form_of(const dr_cuda_chunk_plan &plan) {
+    const dr_cuda_rows &rows = plan.rows;
+    bool late = rows.row[0].undecayed;
+    for (int i = 0; i < rows.kinds; i++) late |= rows.row[i].negative;
+    if (!plan.reads) return rows.direct ? 0 : FLOATS;
+    if (!rows.direct) return READS | FLOATS | (late ? LATE : 0);
+    if (rows.steps == 2) return READS | PAIRS | (late ? LATE : 0);
+    if (late || rows.steps > 2) return READS | LATE;
+    return READS | SINGLE | (rows.row[0].reads == DR_READS_PRODUCT ? GATED : 0);
+}
+
+template <typename T> static keys_kernel kernel_of(int form) {
+    switch (form) {
+#define DR_KEYS_FORM(form)                                                                                                     \
+    case form:                                                                                                                 \
+        return keys_channel<T, form>;
+#include "backends/cuda/rows/instances.def"
+    }
+    if constexpr (sizeof(T) == 2) switch (form) {
+#define DR_KEYS_LEAN_FORM(form)                                                                                                \
+    case form:                                                                                                                 \
+        return keys_channel<T, form>;
+#include "backends/cuda/rows/instances.def"
+        }
     return NULL;
 }
 
 template <typename T> static keys_kernel choose_form(const dr_cuda_backward_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
-    const dr_cuda_rows *rows = &plan.rows;
-    const bool direct = rows->direct;
-    bool late = rows->row[0].undecayed;
-    for (int i = 0; i < rows->kinds; i++) late |= rows->row[i].negative;
     if constexpr (sizeof(T) == 2) {
         if (dr_cuda_diagonal_inside_back(&plan))
             return dr_call_plain(call) && plan.length ? choose_made<T, READS | SINGLE | MADE | LEAN>(plan)
                                                       : choose_made<T, READS | SINGLE | MADE>(plan);
-        if (keys_kernel lean = direct && dr_call_plain(call) ? choose_lean<T>(*rows) : NULL) return lean;
+        const int lean = plan.rows.direct && dr_call_plain(call) ? lean_form_of(plan.rows) : 0;
+        if (lean) return kernel_of<T>(lean);
     }
-    if (!plan.reads) return direct ? keys_channel<T, 0> : keys_channel<T, FLOATS>;
-    if (!direct) return late ? keys_channel<T, READS | LATE | FLOATS> : keys_channel<T, READS | FLOATS>;
-    if (rows->steps == 2) return late ? keys_channel<T, READS | LATE | PAIRS> : keys_channel<T, READS | PAIRS>;
-    if (late || rows->steps > 2) return keys_channel<T, READS | LATE>;
-    return rows->row[0].reads == DR_READS_PRODUCT ? keys_channel<T, READS | GATED | SINGLE> : keys_channel<T, READS | SINGLE>;
+    return kernel_of<T>(form_of(plan));
 }
 
 dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *call, dr_cuda_stream stream) {

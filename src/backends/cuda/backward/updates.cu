@@ -395,14 +395,10 @@ template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backwa
 dr_status dr_cuda_backward_updates(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
     if (call->plan.blocks == 0) return DR_OK;
     switch (updates_kind_of(&call->plan)) {
-    case UPDATES_LINEAR:
-        return launch_groups<UPDATES_LINEAR>(call, stream);
-    case UPDATES_PLAIN:
-        return launch_groups<UPDATES_PLAIN>(call, stream);
-    case UPDATES_GATED:
-        return launch_groups<UPDATES_GATED>(call, stream);
-    case UPDATES_PAIRS:
-        return launch_groups<UPDATES_PAIRS>(call, stream);
+#define DR_UPDATES_FORM(name)                                                                                                  \
+    case UPDATES_##name:                                                                                                       \
+        return launch_groups<UPDATES_##name>(call, stream);
+#include "backends/cuda/rows/instances.def"
     case UPDATES_OTHER:
         break;
     }

@@ -10,9 +10,12 @@
 
 enum { UPDATES_THREADS = 256 };
 
-/* One row a token: that does not read; that does; that does, and whose value is gated. Two rows a token, of which one has a
- * value, not gated. UPDATES_OTHER: none of these, or other sizes. */
-typedef enum { UPDATES_LINEAR, UPDATES_PLAIN, UPDATES_GATED, UPDATES_PAIRS, UPDATES_OTHER } updates_kind;
+/* UPDATES_OTHER: none of these, or other sizes. */
+typedef enum {
+#define DR_UPDATES_FORM(name) UPDATES_##name,
+#include "backends/cuda/rows/instances.def"
+    UPDATES_OTHER
+} updates_kind;
 
 static inline updates_kind updates_kind_of(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;

@@ -38,16 +38,10 @@ static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, bool 
 template <typename T>
 static dr_prepare_kernel dr_choose_prepare(const dr_cuda_chunk_plan &plan, dr_prepare_form form, bool beside) {
     if constexpr (sizeof(T) == 2) switch (form) {
-        case DR_PREPARE_PLAIN:
-            return dr_choose_prepare<T, DR_PREPARE_PLAIN>(plan, beside);
-        case DR_PREPARE_APART:
-            return dr_choose_prepare<T, DR_PREPARE_APART>(plan, beside);
-        case DR_PREPARE_LINEAR:
-            return dr_choose_prepare<T, DR_PREPARE_LINEAR>(plan, beside);
-        case DR_PREPARE_SCANS:
-            return dr_choose_prepare<T, DR_PREPARE_SCANS>(plan, beside);
-        case DR_PREPARE_NARROW_SCANS:
-            return dr_choose_prepare<T, DR_PREPARE_NARROW_SCANS>(plan, beside);
+#define DR_PREPARE_FORM(name)                                                                                                  \
+    case DR_PREPARE_##name:                                                                                                    \
+        return dr_choose_prepare<T, DR_PREPARE_##name>(plan, beside);
+#include "backends/cuda/rows/instances.def"
         case DR_PREPARE_ANY:
             break;
         }
@@ -144,10 +138,14 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
-    const dr_one_kind kind = dr_one_kind_of(plan);
-    const dr_one_pass_kernel kernel = kind == DR_ONE_TIED   ? dr_one_pass_choose<T, DR_ONE_TIED>(one)
-                                      : kind == DR_ONE_SUMS ? dr_one_pass_choose<T, DR_ONE_SUMS>(one)
-                                                            : dr_one_pass_choose<T, DR_ONE_SCANS>(one);
+    dr_one_pass_kernel kernel = NULL;
+    switch (dr_one_kind_of(plan)) {
+#define DR_ONE_PASS_FORM(name)                                                                                                 \
+    case DR_ONE_##name:                                                                                                        \
+        kernel = dr_one_pass_choose<T, DR_ONE_##name>(one);                                                                    \
+        break;
+#include "backends/cuda/rows/instances.def"
+    }
     return dr_cuda_launch_when(plan.early.parts, "one_pass", kernel,
                                {plan.sequences * plan.value_heads, plan.early.parts ? plan.early.parts : 1}, ONE_PASS_THREADS,
                                ONE_PASS_BYTES, stream, one);

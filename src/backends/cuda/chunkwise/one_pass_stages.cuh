@@ -72,9 +72,11 @@ enum {
 };
 static_assert(ONE_PASS_BYTES <= DR_BLOCK_SHARED, "a thread block has no more shared memory");
 
-/* What rows read and write: one key; key + lambda query, and the key; the key, and what the diagonal scan makes of it
- * (plan.scan_inside). */
-typedef enum { DR_ONE_TIED, DR_ONE_SUMS, DR_ONE_SCANS } dr_one_kind;
+/* What rows read and write. */
+typedef enum {
+#define DR_ONE_PASS_FORM(name) DR_ONE_##name,
+#include "backends/cuda/rows/instances.def"
+} dr_one_kind;
 
 static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
     return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : DR_ONE_TIED;

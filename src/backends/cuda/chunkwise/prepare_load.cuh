@@ -21,12 +21,8 @@ enum { PREPARE_THREADS = 128 };
  * and waits for instructions: what lies between them for other rules costs a tenth and more of its time. */
 typedef enum {
     DR_PREPARE_ANY,
-    DR_PREPARE_PLAIN,  /* write keys and queries that are tensors, read keys those that are written or, with plan.reader_sum,
-                        * key + lambda query; gains that are inputs or one; one row a token or, by channel, two */
-    DR_PREPARE_APART,  /* the same with read keys that are tensors of their own, or gated write keys; one row a token */
-    DR_PREPARE_LINEAR, /* the same without read keys, by channel */
-    DR_PREPARE_SCANS,  /* plan.scan_inside: as plain, but that write keys are made of the keys that are read; one row a token */
-    DR_PREPARE_NARROW_SCANS /* the same with K of 64 instead of 128 */
+#define DR_PREPARE_FORM(name) DR_PREPARE_##name,
+#include "backends/cuda/rows/instances.def"
 } dr_prepare_form;
 
 static __host__ __device__ constexpr bool dr_prepare_scans(dr_prepare_form form) {

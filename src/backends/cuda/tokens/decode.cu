@@ -138,18 +138,12 @@ static bool is_one_row(const dr_cuda_tokens *call) {
 
 template <typename T, bool CHANNEL_DECAY> static void (*choose_row(dr_reads reads))(dr_cuda_tokens) {
     switch (reads) {
-    case DR_READS_NONE:
-        break;
-    case DR_READS_TIED:
-        return decode_row<T, DR_READS_TIED, CHANNEL_DECAY>;
-    case DR_READS_TENSOR:
-        return decode_row<T, DR_READS_TENSOR, CHANNEL_DECAY>;
-    case DR_READS_PRODUCT:
-        return decode_row<T, DR_READS_PRODUCT, CHANNEL_DECAY>;
-    case DR_READS_AFFINE:
-        return decode_row<T, DR_READS_AFFINE, CHANNEL_DECAY>;
+#define DR_DECODE_FORM(name)                                                                                                   \
+    case DR_READS_##name:                                                                                                      \
+        return decode_row<T, DR_READS_##name, CHANNEL_DECAY>;
+#include "backends/cuda/rows/instances.def"
     }
-    return decode_row<T, DR_READS_NONE, CHANNEL_DECAY>;
+    return NULL;
 }
 
 template <typename T, bool CHANNEL_DECAY> static dr_status launch_row(const dr_cuda *gpu, const dr_cuda_tokens *call) {
