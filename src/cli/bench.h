@@ -69,4 +69,7 @@ void cli_bench_print_lacking(const cli_command *command, const char *lacking);
 /* "name": {...}, with a comma before it. performed: operations, or 0 to leave them out. */
 void cli_bench_print_json_work(const cli_bench_unit *unit, const char *name, const dr_bench_work *work, double performed);
 
+/* A rule by name, from the text of a JSON object or from a .json file. */
+dr_status cli_read_rule(const char *text, dr_rule *rule);
+
 #endif

@@ -20,8 +20,7 @@ static const cli_flag shape_flags[SHAPE_FLAGS] = {
     [VALUE_SIZE] = CLI_INTEGER("value_size", "0", 0, 1e5, "of values; 0: as of keys"),
 };
 
-/* A rule by name, from the text of a JSON object or from a file. */
-static dr_status read_rule(const char *text, dr_rule *rule) {
+dr_status cli_read_rule(const char *text, dr_rule *rule) {
     size_t length = strlen(text);
     if (text[strspn(text, " \t\n")] == '{') return dr_rule_read_text(text, rule, NULL);
     if (length > 5 && strcmp(text + length - 5, ".json") == 0) return dr_rule_read_file(text, rule, NULL);
@@ -43,7 +42,7 @@ static int read_recurrences(const cli_command *command, const cli_flag *rule, co
     int count = cli_bench_rule_list(command, rule->value, how, list, &block);
     *status = 2;
     for (int i = 0; i < count; i++) {
-        dr_status read = read_rule(list[i], &rules[i]);
+        dr_status read = cli_read_rule(list[i], &rules[i]);
         if (read != DR_OK) {
             *status = cli_failure(command, read);
             count = 0;

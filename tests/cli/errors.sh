@@ -75,6 +75,8 @@ echo '{"base": "gdn", "scan": "gram"}' >senseless.json
 echo '{"base": "kda", "rows": [{"read": "key"}, {"gain": "betta"}]}' >mistyped.json
 expect 2 'gdm' "$deltarule" rules gdm
 expect 1 'no-such.json' "$deltarule" rules --show no-such.json
+expect 0 'state pass chunkwise portable, F32, 16 tokens a chunk, 1 part' "$deltarule" info --isa portable --rule kda
+expect 2 'no rule is named "kdda"' "$deltarule" info --rule kdda
 expect 2 'senseless.json: scan gram is not used by the query' "$deltarule" rules --show senseless.json
 expect 1 'mistyped.json: row 2: unknown gain "betta"; did you mean "beta"?' "$deltarule" rules --show mistyped.json
 expect 2 'leave out gdn' "$deltarule" rules gdn --show mistyped.json
