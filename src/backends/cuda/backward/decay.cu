@@ -20,6 +20,7 @@ static __global__ void __launch_bounds__(64) scalar_decay(const __grid_constant_
     if (m >= x.rows || m % rows.steps != 0) return;
     float sum = 0;
     for (int i = 0; i < parts; i++) sum += call.back.decay_part[(x.block * parts + i) * 64 + m];
+    if (m == 0 && dr_begins_empty(call, x)) sum = 0;
     const int64_t token = x.place.first + m / rows.steps;
     const dr_cuda_input &decay = rows.input[DR_INPUT_LOG_DECAY];
     if (rows.constant_decay)

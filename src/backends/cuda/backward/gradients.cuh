@@ -181,7 +181,8 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     if (lane == 31) behind = 0;
     if (lane == 0) before = 0;
     const float late = behind + reader[1];
-    const float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
+    float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
+    if (lane == 0 && dr_begins_empty(call, told.x)) sum[0] = 0;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int row = 2 * lane + e;

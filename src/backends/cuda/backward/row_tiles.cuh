@@ -49,6 +49,12 @@ static __device__ inline const float *dr_given_state(const dr_cuda_backward_call
     return there ? states + (x.place.sequence * plan.value_heads + x.head) * size : NULL;
 }
 
+/* Whether nothing lies before the chunk: the first decay of a sequence that begins without a state has a gradient of 0,
+ * whatever rounding leaves of the sums. */
+static __device__ inline bool dr_begins_empty(const dr_cuda_backward_call &call, const dr_row_block &x) {
+    return !call.initial && x.place.first == dr_sequence_begin(call.plan, call.chunk.cu, x.place.sequence);
+}
+
 /* Whether vectors fill their boxes of channels, and lie aligned. */
 static inline bool dr_vectors_whole(const dr_cuda_chunk_plan &plan) {
     const dr_cuda_rows &rows = plan.rows;
