@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 enum { MOST_KEPT = 512 };
+static const size_t most_kept_bytes = (size_t)512 << 20; /* of a backend; unused blocks are freed beyond it */
 
 typedef struct {
     void *memory;
@@ -24,6 +25,7 @@ typedef struct {
     const dr_operations *own;
     kept_block block[MOST_KEPT];
     int count;
+    size_t bytes; /* of these blocks */
 } keeper;
 
 static keeper *keeper_of(const dr_backend *backend) {
@@ -36,7 +38,7 @@ static void free_unused(dr_backend *backend, keeper *k) {
         if (k->block[i].used)
             k->block[used++] = k->block[i];
         else
-            k->own->free(backend, k->block[i].memory);
+            k->bytes -= k->block[i].bytes, k->own->free(backend, k->block[i].memory);
     k->count = used;
 }
 
@@ -49,9 +51,9 @@ static dr_status allocate_kept(dr_backend *backend, size_t bytes, void **memory)
         *memory = block->memory;
         return DR_OK;
     }
-    if (k->count == MOST_KEPT) free_unused(backend, k);
+    if (k->count == MOST_KEPT || k->bytes + bytes > most_kept_bytes) free_unused(backend, k);
     const dr_status status = k->own->allocate(backend, bytes, memory);
-    if (status == DR_OK && k->count < MOST_KEPT) k->block[k->count++] = (kept_block){*memory, bytes, true};
+    if (status == DR_OK && k->count < MOST_KEPT) k->block[k->count++] = (kept_block){*memory, bytes, true}, k->bytes += bytes;
     return status;
 }
 
@@ -72,7 +74,7 @@ static bool keep_memory(dr_backend *backend) {
     k->table = *backend->ops;
     k->table.allocate = allocate_kept;
     k->table.free = free_kept;
-    k->count = 0;
+    k->count = 0, k->bytes = 0;
     backend->ops = &k->table;
     return true;
 }

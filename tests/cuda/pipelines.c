@@ -14,7 +14,7 @@ typedef struct {
 } pipeline;
 
 static const pipeline pipelines[] = {
-    {"one_pass", "gdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 130, 25, 1, 128, 128, false},
+    {"one_pass", "gdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_sum", "qdelta", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_scan", "pgdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"prepare", "gdn", "prepare,", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},

@@ -222,11 +222,6 @@ static __device__ inline dr_row_gains dr_row_gain_of(const dr_cuda_rows &rows, i
     return g;
 }
 
-static __device__ inline dr_row_gains dr_row_gain(const dr_cuda_rows &rows, int64_t token, int step, int key_head,
-                                                  int value_head, float dot) {
-    return dr_row_gain_of(rows, step, dr_row_gain_inputs(rows, token, step, key_head, value_head, dot));
-}
-
 /* Value z of a row: E channels of the lane from channel `first` on. */
 template <typename T, int E>
 static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t token, int step, int value_head,
