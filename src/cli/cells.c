@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -271,8 +272,14 @@ static bool may_begin(const sweep *self) {
            (self->options->most == 0 || self->begun < self->options->most);
 }
 
+/* The cores that this process may use, which taskset and containers make fewer than the machine has. */
+static long cores_of_process(void) {
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static int limit_of(const dr_experiment *experiment, const cli_cells_options *options) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const long cores = cores_of_process();
     const long said = dr_experiment_jobs(experiment);
     int64_t threads = 1;
     dr_integer_parse(options->threads, &threads);

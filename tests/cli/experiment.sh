@@ -118,3 +118,18 @@ expect 2 '--json and --csv' "$deltarule" experiment tiny.json --json --csv
 expect 1 'no.json' "$deltarule" experiment no.json
 expect 0 'rule,learning_rate,done,seeds' "$deltarule" experiment tiny.json --out whole --table --csv
 expect 0 '"verdict":' "$deltarule" experiment tiny.json --out whole --table --json
+
+# no more runs at once than this process has cores
+taskset -c "$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')" "$deltarule" experiment long.json --out cores >/dev/null 2>&1 &
+process=$!
+tries=0
+children() { wc -w <"/proc/$process/task/$process/children"; }
+while [ "$(children)" -lt 1 ] && [ $tries -lt 200 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+sleep 0.3
+began=$(children)
+kill -9 $process
+wait $process 2>/dev/null || true
+[ "$began" -eq 1 ] || fail "$began runs at once on one core"
