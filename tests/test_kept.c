@@ -97,6 +97,22 @@ static void test_the_last_ones_stay(void **state) {
     assert_string_equal(copies("other"), "");
 }
 
+/* Steps go on while a checkpoint is written: it is that of its step, as of a run that ends there. */
+static void test_written_beside_later_steps(void **state) {
+    (void)state;
+    static const char *const steps[] = {"2", "4", "6"};
+    short_run seen = {0};
+    must(short_train(reference, "beside", &seen,
+                     SETTINGS("steps", "7", "save_every", "1", "save_keep", "7", "schedule", "constant", "warmup_steps", "2")));
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char name[32], copy[64];
+        snprintf(name, sizeof name, "ends-%s", steps[i]);
+        snprintf(copy, sizeof copy, "beside/checkpoints/step-00000%s", steps[i]);
+        must(short_train(reference, name, &seen, SETTINGS("steps", steps[i], "schedule", "constant", "warmup_steps", "2")));
+        short_assert_same_file(name, copy, "model.safetensors");
+    }
+}
+
 static dr_status resume(const char *folder, const char *steps, const char *keep) {
     dr_train_options *changed;
     dr_run *run = NULL;
@@ -216,9 +232,8 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_last_ones_stay),
-        cmocka_unit_test(test_copies_are_resumed),
-        cmocka_unit_test(test_the_number_may_change),
+        cmocka_unit_test(test_the_last_ones_stay),   cmocka_unit_test(test_written_beside_later_steps),
+        cmocka_unit_test(test_copies_are_resumed),   cmocka_unit_test(test_the_number_may_change),
         cmocka_unit_test(test_kill_at_every_change),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -218,6 +218,9 @@ typedef struct dr_operations {
     dr_status (*put)(dr_backend *, void *to, const void *from, size_t bytes);
     dr_status (*get)(dr_backend *, void *to, const void *from, size_t bytes);
     dr_status (*wait)(dr_backend *); /* NULL: nothing is ever under way */
+    /* Another backend over the same memory, whose work goes on beside this one's and waits for none of it. Closed before this
+     * one is. NULL: there is none. */
+    dr_status (*beside)(dr_backend *, dr_backend **other);
     /* A copy of bytes to the host beside later work. fetch asks for it; fetched waits for it alone, not for what was asked
      * after it, and ends it with the bytes in to (NULL: nobody wants them any more). Both NULL: nothing is ever under way. */
     dr_status (*fetch)(dr_backend *, const void *from, size_t bytes, void **transfer);

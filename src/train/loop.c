@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "train/kept.h"
 #include "train/run.h"
+#include "train/save.h"
 #include "train/trial.h"
 
 #include <math.h>
@@ -35,19 +36,6 @@ static dr_status evaluate(dr_run *run, dr_evaluation *evaluation) {
     run->position.held_out = evaluation->loss;
     run->position.accuracy = evaluation->accuracy;
     return DR_OK;
-}
-
-/* What a write into the run folder came to. One that failed because the folder or its lock went meanwhile says so. */
-static dr_status written(const dr_run *run, dr_status status) {
-    if (status == DR_ERROR_IO) DR_TRY(dr_run_lock_check(&run->lock));
-    return status;
-}
-
-static dr_status save(dr_run *run) {
-    DR_TRY(written(run, dr_metrics_sync(&run->metrics)));
-    DR_TRY(dr_run_lock_check(&run->lock));
-    DR_TRY(written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL)));
-    return written(run, dr_kept_write(run, true));
 }
 
 /* What is saved whole may be worthless all the same. held_out: of the last step, or 0. */
@@ -127,7 +115,8 @@ static dr_status finish(training *t, const dr_step *asked) {
     const dr_evaluation *told = progress.evaluated ? &evaluation : NULL;
     tell_times(t, asked, &progress);
     DR_TRY(dr_run_lock_check(&run->lock));
-    DR_TRY(written(run, dr_metrics_append(&run->metrics, &progress, told)));
+    DR_TRY(dr_save_written(run, dr_metrics_append(&run->metrics, &progress, told)));
+    DR_TRY(dr_save_check(run));
     t->stops = (t->callback && !t->callback(t->context, &progress)) || t->stops;
     t->loss = progress.loss;
     t->held_out = told ? told->loss : 0;
@@ -152,6 +141,20 @@ static dr_status advance(training *t) {
     return finish(t, &asked[step % DR_STEPS_UNDER_WAY]);
 }
 
+static dr_status go_on(training *t) {
+    dr_run *run = t->run;
+    while (!is_over(run)) {
+        DR_TRY(advance(t));
+        const bool last = t->stops || is_over(run);
+        if (last || is_due(run->position.step, t->save_every)) DR_TRY(dr_save(run, last));
+        if (t->stops && !is_over(run))
+            return dr_fail(DR_ERROR_INTERRUPTED, "stopped after step %lld of %lld", (long long)run->position.step,
+                           (long long)run->schedule.steps);
+        if (is_over(run)) DR_TRY(check_finite(run, t->loss, t->held_out));
+    }
+    return DR_OK;
+}
+
 dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context) {
     DR_NEED(run);
     const dr_run_position *position = &run->position;
@@ -161,16 +164,9 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
                   .save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY),
                   .evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY)};
     if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
-    if (position->step > 0) DR_TRY(written(run, dr_kept_write(run, false))); /* which a kill may have prevented */
+    if (position->step > 0) DR_TRY(dr_save_written(run, dr_kept_write(run, false))); /* which a kill may have prevented */
     if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step * run->numbers.parts + 1);
     t.start = dr_clock_now() - position->seconds;
-    while (!is_over(run)) {
-        DR_TRY(advance(&t));
-        if (t.stops || is_over(run) || is_due(position->step, t.save_every)) DR_TRY(save(run));
-        if (t.stops && !is_over(run))
-            return dr_fail(DR_ERROR_INTERRUPTED, "stopped after step %lld of %lld", (long long)position->step,
-                           (long long)run->schedule.steps);
-        if (is_over(run)) DR_TRY(check_finite(run, t.loss, t.held_out));
-    }
-    return DR_OK;
+    const dr_status status = go_on(&t);
+    return status == DR_OK ? dr_save_end(run) : status; /* which dr_run_destroy waits for else */
 }

@@ -8,6 +8,7 @@
 #include "base/number.h"
 #include "formats/folder.h"
 #include "nn/session.h"
+#include "train/save.h"
 #include "train/trial.h"
 
 #include <errno.h>
@@ -310,6 +311,7 @@ void dr_run_describe(const dr_run *run, void (*line)(void *context, const char *
 
 void dr_run_destroy(dr_run *run) {
     if (!run) return;
+    dr_save_release(run);
     dr_metrics_close(&run->metrics);
     dr_run_lock_release(&run->lock);
     dr_step_numbers_release(&run->numbers);

@@ -21,7 +21,9 @@ struct dr_run {
     bool balances;           /* the model has a balancing loss of experts */
     dr_metrics metrics;
     dr_run_position position;
-    int64_t earlier_steps; /* of the schedule before a resumed run was given others; else 0 */
+    int64_t earlier_steps;  /* of the schedule before a resumed run was given others; else 0 */
+    struct dr_saver *saver; /* train/save.h; NULL until a checkpoint is written beside the run */
+    bool saves_alone;       /* which it cannot be */
 };
 
 #endif

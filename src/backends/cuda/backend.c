@@ -70,10 +70,28 @@ static void close_backend(dr_backend *backend) {
         dr_cuda_product_close(backend->state);
         dr_cuda_network_close(backend->state);
         dr_cuda_transfers_close(backend->state);
+        if (dr_cuda_of(backend)->own_stream) cudaStreamDestroy(dr_cuda_of(backend)->stream.at);
         dr_cuda_leave(before);
     }
     dr_release(backend->state);
     dr_release(backend);
+}
+
+/* On a stream of its own, which waits for no other. */
+static dr_status open_beside(dr_backend *backend, dr_backend **other) {
+    dr_backend_options options = {.dtype = backend->storage, .device = dr_cuda_of(backend)->device};
+    cudaStream_t stream = NULL;
+    int before;
+    DR_TRY(dr_cuda_enter(backend, &before));
+    dr_status status = dr_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    options.stream = stream;
+    if (status == DR_OK) status = dr_cuda_open(&options, other);
+    if (status == DR_OK)
+        ((dr_cuda *)(*other)->state)->own_stream = true;
+    else if (stream)
+        cudaStreamDestroy(stream);
+    dr_cuda_leave(before);
+    return status;
 }
 
 static dr_status wait_for_stream(dr_backend *backend) {
@@ -124,9 +142,9 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
     .name = "cuda", .dtype = DR_F32, .device = true, .pools = true, .panels = 8, .sums = true, .chains = true,                 \
     .allocate = dr_cuda_allocate, .free = dr_cuda_free, .zero = dr_cuda_zero, .upload = dr_cuda_upload,                        \
     .download = dr_cuda_download, .upload_as = dr_cuda_upload_as, .download_as = dr_cuda_download_as, .wait = wait_for_stream, \
-    .time_runs = dr_cuda_time_runs, .product = dr_cuda_product, .describe = describe, .close = close_backend,                  \
-    .copy = dr_cuda_copy, .put = dr_cuda_put, .get = dr_cuda_get, .fetch = dr_cuda_fetch, .fetched = dr_cuda_fetched,          \
-    .available = dr_cuda_available, .replay = dr_cuda_replay, .forget = dr_cuda_forget,                                        \
+    .beside = open_beside, .time_runs = dr_cuda_time_runs, .product = dr_cuda_product, .describe = describe,                   \
+    .close = close_backend, .copy = dr_cuda_copy, .put = dr_cuda_put, .get = dr_cuda_get, .fetch = dr_cuda_fetch,              \
+    .fetched = dr_cuda_fetched, .available = dr_cuda_available, .replay = dr_cuda_replay, .forget = dr_cuda_forget,            \
     .recurrence_plan = dr_cuda_recurrence_plan, .recurrence_forward = dr_cuda_recurrence_forward,                              \
     .recurrence_backward = dr_cuda_recurrence_backward, .recurrence_decode = dr_cuda_recurrence_decode,                        \
     .recurrence_chunk = dr_cuda_recurrence_chunk, .recurrence_boundary = dr_cuda_recurrence_boundary,                          \

@@ -49,6 +49,7 @@ typedef struct {
 typedef struct {
     int device;
     dr_cuda_stream stream; /* of the backend, or in a call's copy of this the call's */
+    bool own_stream;       /* which closing the backend destroys */
     int processors;        /* streaming multiprocessors */
     size_t shared_limit;   /* bytes of shared memory that a block may have */
     size_t memory, l2;     /* bytes */

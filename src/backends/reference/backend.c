@@ -17,8 +17,14 @@ void dr_reference_close(dr_backend *backend) {
     dr_release(backend);
 }
 
+static dr_status open_beside(dr_backend *backend, dr_backend **other) {
+    const dr_backend_options options = {.dtype = backend->storage == DR_F64 ? (dr_dtype)0 : backend->storage};
+    return dr_reference_open(&options, other);
+}
+
 static const dr_operations operations = {
     .name = "reference",
+    .beside = open_beside,
     .dtype = DR_F64,
     .pools = true,
     .prefill = true,
