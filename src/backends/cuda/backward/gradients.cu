@@ -20,7 +20,7 @@ static gradients_reading reading_of(const dr_cuda_chunk_plan *plan) {
     if (!plan->reads) return READS_NOTHING;
     if (plan->rows.tied) return READS_WRITTEN;
     if (plan->reader_sum) return READS_SUM;
-    return plan->reader_direct && !plan->rows.row[0].negative ? READS_OTHER : READS_NEITHER;
+    return plan->reader_direct ? READS_OTHER : READS_NEITHER;
 }
 
 bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {

@@ -22,11 +22,11 @@ typedef struct {
 
 /* What the copying warps tell of a chunk. */
 typedef struct {
-    chunk_decays decay; /* first, since pairs of numbers are read */
-    float gain[64], value[64], lambda[64];
-    float rest[64];     /* -(c/s) */
-    float mixed[64];    /* lambda times that */
-    dr_row_block x;     /* x.block < 0: there are no more */
+    chunk_decays decay;                    /* first, since pairs of numbers are read */
+    float gain[64], value[64], lambda[64]; /* gain: where rows read the negative of a tensor, the tensor's, which is negative */
+    float rest[64];                        /* -(c/s) */
+    float mixed[64];                       /* lambda times that */
+    dr_row_block x;                        /* x.block < 0: there are no more */
     bool entry, beyond; /* the call gives the state before the chunk, the gradient of that after it (dr_given_state) */
 } chunk_rows;
 
@@ -196,6 +196,10 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     }
 }
 
+static __device__ inline bool reads_negative(const dr_cuda_rows &rows) {
+    return rows.row[0].negative;
+}
+
 /* Of the gains, and of lambda, where rows lead to their inputs: likewise. c dc = u . dz less what z has of it is nearer than
  * r . dr, which has been through rounded scores (settle_gain in row_gradients.cu). */
 template <bool reads>
@@ -208,7 +212,7 @@ static __device__ inline void put_gains(const gradients_call &call, const chunk_
     const dr_cuda_input &lambda = rows.input[DR_INPUT_LAMBDA];
     for (int row = (int)(threadIdx.x % 32); row < told.x.rows; row += 32) {
         const int64_t token = told.x.place.first + row;
-        const float gain = told.gain[row];
+        const float sign = reads_negative(rows) ? -1.0f : 1.0f, gain = sign * told.gain[row];
         float values = 0, writes = 0, read = 0, of_lambda = 0;
         for (int g = 0; g < value_groups; g++) {
             values += sums.value_dot[g][row];
@@ -216,7 +220,7 @@ static __device__ inline void put_gains(const gradients_call &call, const chunk_
         }
         for (int g = 0; g < key_groups && reads; g++) read += sums.read[g][row], of_lambda += sums.lambda[g][row];
         const bool valued = spec.values == DR_VALUES_GAINED; /* z is c times the value */
-        float sum = (valued ? values : 0) - read;
+        float sum = (valued ? values : 0) - sign * read;
         if (reads && fabsf(gain) >= 0x1p-10f) sum = (valued ? writes : writes - told.value[row] * values) / gain;
         if (wanted) ((float *)rows.input[gained].gradient)[dr_input_index(rows.input[gained], token, 0, told.x.head)] = sum;
         if (lambda.at && lambda.gradient) ((float *)lambda.gradient)[dr_input_index(lambda, token, 0, told.x.head)] = of_lambda;
@@ -287,7 +291,7 @@ static __device__ inline void make_rows(const dr_cuda_backward_call &call, const
         }
     }
     if (i < 64) {
-        const float gain = from.gain, rest = -gain / dr_score_gain(gain);
+        const float gain = reads_negative(rows) ? -from.gain : from.gain, rest = -gain / dr_score_gain(gain);
         to.gain[i] = gain;
         to.value[i] = from.value;
         to.rest[i] = rest;
