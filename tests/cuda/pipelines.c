@@ -16,6 +16,7 @@ typedef struct {
 static const pipeline pipelines[] = {
     {"one_pass", "gdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_sum", "qdelta", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
+    {"one_pass_apart", "comba", "make_rows, one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_scan", "pgdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"prepare", "gdn", "prepare,", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},
     {"channel", "kda", "prepare_channel", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},
@@ -27,7 +28,7 @@ static const pipeline pipelines[] = {
     {"pairs", "eda", "keys_channel", 1, DR_PATH_CHUNKWISE, 2, 70, 2, 1, 128, 128, true},
     {"scan_keys", "pkda", "keys_channel", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},
     {"value_heads", "gdn", "sum_heads", 1, DR_PATH_CHUNKWISE, 2, 70, 2, 2, 128, 128, true},
-    {"row_gradients", "comba", "row_gradients", 1, DR_PATH_CHUNKWISE, 2, 70, 2, 2, 128, 128, true},
+    {"row_gradients", "pgdn", "row_gradients", 1, DR_PATH_CHUNKWISE, 2, 70, 2, 2, 128, 128, true},
     {"wide_keys", "gdn", "keys", 1, DR_PATH_CHUNKWISE, 2, 70, 1, 1, 256, 64, true},
     {"float32", "gdn", "keys", 0, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 64, 64, true},
     {"float32_channel", "kda", "keys_channel", 0, DR_PATH_CHUNKWISE, 2, 130, 1, 1, 64, 64, true},

@@ -171,6 +171,12 @@ static const char *prepare_of(const dr_cuda_chunk_plan *plan) {
     return plan->beside.processors ? "prepare_beside" : plan->rows.channel_decay ? "prepare_channel" : "prepare";
 }
 
+/* Whether something is made before the chunks (engine/made.h). */
+static bool makes_before(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    return rows->gains_made || rows->query_made || rows->sum_made || rows->products;
+}
+
 /* Of inputs of key heads, what brings the gradients of several value heads together, if anything does. */
 static const char *heads_of(const dr_cuda_chunk_plan *plan) {
     if (plan->rows.direct) return plan->rows.group > 1 ? ", sum_heads" : "";
@@ -182,7 +188,8 @@ static int backward_of(const dr_cuda_chunk_plan *plan, char *text, size_t size) 
                             : dr_cuda_backward_fuses(plan) ? "gradients"
                             : plan->rows.channel_decay     ? "updates, keys_channel"
                                                            : "updates, keys";
-    return snprintf(text, size, "%s, %s%s", plan->linear_back ? "carry_linear" : "reverse", gradients, heads_of(plan));
+    return snprintf(text, size, "%s, %s%s%s", plan->linear_back ? "carry_linear" : "reverse", gradients, heads_of(plan),
+                    makes_before(plan) ? ", lead_rows" : "");
 }
 
 /* Parts of the longest sequence, of either kind. */
@@ -200,17 +207,18 @@ int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size
     if (engine_of(plan)->kind == DR_CUDA_RECURRENT) return snprintf(text, size, "cuda recurrent %s %s", isa, storage);
     const dr_cuda_chunk_plan *chunks = chunk_plan_of(plan);
     const char *prepare = prepare_of(chunks), *pass = state_pass_of(chunks);
-    char cut[32] = "", backward[56];
+    char cut[32] = "", backward[64];
     if (parts_of(chunks) > 1) snprintf(cut, sizeof cut, ", %d parts", parts_of(chunks));
     backward_of(chunks, backward, sizeof backward);
-    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld%s: %s%s%s; %s", isa, dr_dtype_name(chunks->storage),
-                    (long long)chunks->chunk, cut, prepare, prepare == pass ? "" : ", ", prepare == pass ? "" : pass, backward);
+    return snprintf(text, size, "cuda chunkwise %s %s chunk %lld%s: %s%s%s%s; %s", isa, dr_dtype_name(chunks->storage),
+                    (long long)chunks->chunk, cut, makes_before(chunks) ? "make_rows, " : "", prepare,
+                    prepare == pass ? "" : ", ", prepare == pass ? "" : pass, backward);
 }
 
 void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, dr_stage_path *path) {
     const dr_cuda_engine *engine = engine_of(plan);
     const char *isa = plan->backend->isa, *instance = stage == DR_STAGE_DECODE ? decode_of(plan) : "tokens";
-    char backward[56];
+    char backward[64];
     *path = (dr_stage_path){.storage = plan->backend->storage, .chunk = 1, .parts = 1};
     if (stage != DR_STAGE_DECODE && engine->kind != DR_CUDA_RECURRENT) {
         const dr_cuda_chunk_plan *chunks = packed ? &engine->packed : &engine->even;

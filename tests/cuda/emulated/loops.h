@@ -49,6 +49,7 @@ struct head_of_doubles {
         x.value = row.values == DR_VALUES_NONE ? 0 : row.values == DR_VALUES_GAINED ? x.gain : 1;
         for (int k = 0; k < SIZE; k++) {
             x.read[k] = x.write[k] = number((dr_input)row.written, i, k);
+            if (row.reads == DR_READS_TENSOR) x.read[k] = (row.negative ? -1 : 1) * number((dr_input)row.read, i, k);
             if (sums) x.read[k] += number(DR_INPUT_LAMBDA, i, 0) * number(DR_INPUT_QUERY, i, k);
         }
         if (row.reads == DR_READS_NONE) x.gain = 0;

@@ -65,26 +65,30 @@ static void lay_scan(setting *s, bool saves) {
 typedef struct {
     const char *rule;
     int tokens;
-    bool boxed; /* tensors are moved as boxes */
-    bool tanh;  /* of the squash */
-    bool saves; /* what a backward wants, too */
+    bool boxed;   /* tensors are moved as boxes */
+    bool tanh;    /* of the squash */
+    bool saves;   /* what a backward wants, too */
+    dr_read read; /* in the place of what the rule reads, if it is not DR_READ_NONE */
 } one_case;
 
 /* One kernel for both stages leaves the bits of the two; where rows read key + lambda query, which it rounds, nearly those. */
 static void check_one_pass(const one_case &c) {
     char name[32];
-    snprintf(name, sizeof name, "%s%s%s", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "");
+    dr_rule rule = *dr_rule_find(c.rule);
+    if (c.read != DR_READ_NONE) rule.row[0].read = c.read;
+    snprintf(name, sizeof name, "%s%s%s%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", (int)c.read);
     check_case(name, c.tokens, SIZE, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
-        make_plan(&s, dr_rule_find(c.rule), c.tokens, SIZE, &plan);
+        make_plan(&s, &rule, c.tokens, SIZE, &plan);
         dr_cuda_chunk_plan_stages(&plan);
         check(plan.one_pass, "prepare and scan are not one kernel");
         dr_arena workspace = {};
         dr_cuda_chunk_tensors between;
         dr_cuda_chunk_lay_between(&plan, false, &workspace, &between);
         dr_cuda_chunk_lay_rest(&plan, &workspace, &between);
-        check((workspace.used > 0) == plan.reader_sum, "there is workspace just for what may also go by two kernels");
+        check((workspace.used > 0) == (plan.reader_sum || dr_cuda_reads_apart(&plan)),
+              "there is workspace just for what may also go by two kernels");
         lay_forward(&s, plan, &s.call);
         if (!c.saves) s.call.saved = NULL;
         if (plan.scan_inside) lay_scan(&s, c.saves);
@@ -310,6 +314,8 @@ int main() {
     for (const char *rule : {"gdn", "pgdn"}) check_one_pass({rule, 150, false, false, false});
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 300, true, false, true});
     check_one_pass({"pgdn", 150, true, true, false});
+    for (dr_read read : {DR_READ_FEEDBACK, DR_READ_FREE}) check_one_pass({"gdn", 390, true, false, false, read});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_FREE});
     check_growth();
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);

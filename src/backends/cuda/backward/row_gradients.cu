@@ -329,7 +329,7 @@ dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_strea
         });
     }
     const dr_cuda_input *correction = &plan->rows.input[DR_INPUT_CORRECTION], *decay = &plan->rows.input[DR_INPUT_LOG_DECAY];
-    if (correction->at && correction->gradient)
+    if (plan->rows.asks == DR_ASKS_AFFINE && correction->gradient)
         DR_TRY(dr_cuda_sum_rows(call->back.d_correction, plan->tokens, plan->key_heads, NULL, (float *)correction->gradient,
                                 stream));
     if (plan->rows.constant_decay && decay->gradient)

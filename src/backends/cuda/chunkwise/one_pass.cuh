@@ -12,7 +12,7 @@
  *
  * Where rows read key + lambda query, solve makes these sums, rounded, as an operand of its own and lays them in a tile for the
  * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
- * for.
+ * for. A tensor that rows read beside what they write lies where the sums do, and comes with the keys.
  *
  * So three chunks are under way, in three stages of what comes from memory; what lies between the groups has two places. All
  * wait for one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What a chunk takes is what all
@@ -23,9 +23,9 @@
  * Where a backward follows (saves), X, P' and A go to memory as well, by copies from where they lie in shared memory, and with
  * them states, decays, factors and what the diagonal scan made: whoever has made a thing stores it.
  *
- * For rules that prepare calls plain or makes that scan for, with a scalar decay or none, one row a token, K and V of 65 to
- * 128, sequences of one length (plan.c). A thread block takes all of a head, and the bits are those of the two kernels, but of
- * key + lambda query, which those add in float; or a part that begins early (early.cuh). */
+ * For rules that prepare calls plain or makes that scan for, or that read a tensor of its own, with a scalar decay or none, one
+ * row a token, K and V of 65 to 128, sequences of one length (plan.c). A thread block takes all of a head, and the bits are
+ * those of the two kernels, but of key + lambda query, which those add in float; or a part that begins early (early.cuh). */
 #ifndef DR_CUDA_ONE_PASS_CUH
 #define DR_CUDA_ONE_PASS_CUH
 
@@ -42,8 +42,8 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
     const int warp = dr_prepare_warp(), chunks = dr_one_chunks(shared);
-    constexpr bool scans = kind == DR_ONE_SCANS, sums = kind == DR_ONE_SUMS;
-    if constexpr (sums)
+    constexpr bool scans = kind == DR_ONE_SCANS, apart = dr_one_reads_apart(kind);
+    if constexpr (apart)
         for (int chunk = 0; chunk < ONE_PASS_PLACES && chunk < chunks; chunk++)
             dr_one_fill<T, kind, true, true>(one, shared, {chunk, chunk, 0});
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
@@ -98,9 +98,11 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         }
         dr_shared_fence();
         dr_one_tell_place(base, ONE_PASS_LAID, at);
-        if constexpr (sums) {
+        if constexpr (apart) {
             const dr_one_turn later = dr_one_after(dr_one_after(at));
             dr_one_await_place(base, ONE_PASS_LAID, at); /* all of the group have read the keys */
+            if (kind == DR_ONE_APART && warp == 0)
+                dr_one_await_place(base, ONE_PASS_READ, at); /* and the columns what rows read */
             if (later.chunk < chunks) dr_one_fill<T, kind, true, true>(one, shared, later);
         }
     }
@@ -142,8 +144,8 @@ static __device__ inline void dr_one_sum(unsigned base, const dr_one_turn &at, c
     dr_group_wait<0>();
 }
 
-/* Asks for keys and queries, a chunk ahead (of key + lambda query but for queries, with the diagonal scan for queries as late
- * as they are wanted); A of each chunk, in the matrix. */
+/* Asks for keys and queries, a chunk ahead (for queries alone, where what rows read is not what they write; with the diagonal
+ * scan for queries as late as they are wanted); A of each chunk, in the matrix. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
     const dr_scan_call &call = one.scan;
@@ -166,7 +168,6 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
     }
     for (dr_one_turn at = {0, 0, 0}; at.chunk < chunks; dr_one_next(at)) {
         const dr_one_turn next = dr_one_after(at);
-        const unsigned stage = dr_one_stage(base, at.stage);
         char *place = dr_one_place_in(shared, at);
         const dr_one_turn had = dr_one_before(dr_one_before(at)); /* the place, and the next one's stage */
         float *matrix = (float *)(place + ONE_PASS_MATRIX);
@@ -186,8 +187,10 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
             dr_one_sum<T>(base, at, numbers.small.lambda, l);
         } else {
             if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
+            if (kind == DR_ONE_APART) dr_one_await_place(base, ONE_PASS_BROUGHT, at);
             dr_group_begin();
-            dr_one_scores<T>(l, stage, scans ? base + (unsigned)dr_one_exit<kind>(at) : stage);
+            dr_one_scores<T>(l, dr_one_readers<kind>(base, at),
+                             scans ? base + (unsigned)dr_one_exit<kind>(at) : dr_one_keys<kind>(base, at));
             dr_group_commit();
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         }
@@ -256,7 +259,7 @@ static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &
 /* group: of columns. For want of registers outputs are made for each half of the rows. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *shared, int group) {
-    constexpr bool sums = kind == DR_ONE_SUMS, scans = kind == DR_ONE_SCANS;
+    constexpr bool sums = kind == DR_ONE_SUMS, apart = dr_one_reads_apart(kind), scans = kind == DR_ONE_SCANS;
     constexpr int places = kind == DR_ONE_TIED ? ONE_PASS_PLACES : 1; /* of values */
     const dr_scan_call &call = one.scan;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -280,7 +283,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     dr_one_asked &asked = *(dr_one_asked *)(shared + ONE_PASS_ASKED + group * (int)sizeof(dr_one_asked));
     /* decays of a chunk, by the groups in turn */
     const auto decay = [&](const dr_one_turn &at) {
-        dr_one_decay<sums>(call, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage),
+        dr_one_decay<kind>(call, dr_one_block(plan, shared, at.chunk), asked, dr_one_rows_of(shared, at.stage),
                            saves && dr_one_owns(shared, at.chunk));
         dr_one_tell_stage(base, ONE_PASS_DECAYED, at);
     };
@@ -304,7 +307,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         if (decays) dr_one_ask<sums>(plan.rows, dr_one_block(plan, shared, at.chunk + 2), asked);
         dr_one_await_stage(base, ONE_PASS_FILLED, at);
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
-        if (sums) {
+        if (apart) {
             if (at.chunk > 0) ask_values(at.chunk);
             expect_values(at.chunk + 1);
         }
@@ -317,12 +320,12 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         dr_group_decay<16, false>(rows.keep, s);
         dr_group_settle(s);
         float u[8][4];
-        if (sums) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
+        if (apart) dr_one_await_place(base, sums ? ONE_PASS_WRITTEN : ONE_PASS_BROUGHT, at);
         dr_group_begin();
         dr_group_chain<T, true>(u, a, dr_one_readers<kind>(base, at), 8192, false);
         dr_group_commit();
         dr_group_wait<0>();
-        if (sums) dr_one_tell_place(base, ONE_PASS_READ, at);
+        if (apart) dr_one_tell_place(base, ONE_PASS_READ, at);
         if (kind == DR_ONE_TIED) ask_values(at.chunk + 1);
         dr_gate_wait(valued, (unsigned)at.chunk / places % 2);
         dr_one_write<T>(rows, value, u, y);
@@ -438,7 +441,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
                 dr_gate_open(base + ONE_PASS_BROUGHT + i, copying);
             }
             if (kind == DR_ONE_SCANS) dr_gate_open(base + ONE_PASS_SCANNED + i, 128);
-            if (kind == DR_ONE_SUMS) dr_gate_open(base + ONE_PASS_READ + i, 256);
+            if (dr_one_reads_apart(kind)) dr_gate_open(base + ONE_PASS_READ + i, 256);
             dr_gate_open(base + ONE_PASS_VALUED + i * 2, copying), dr_gate_open(base + ONE_PASS_VALUED + i * 2 + 8, copying);
         }
         dr_shared_fence(); /* copies see the barriers */

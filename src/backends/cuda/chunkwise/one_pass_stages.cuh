@@ -78,12 +78,18 @@ typedef enum {
 #include "backends/cuda/rows/instances.def"
 } dr_one_kind;
 
+/* Whether what rows read has a tile of its own, beside their write keys. */
+static __host__ __device__ constexpr bool dr_one_reads_apart(dr_one_kind kind) {
+    return kind == DR_ONE_SUMS || kind == DR_ONE_APART;
+}
+
 static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
-    return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : DR_ONE_TIED;
+    return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : plan.rows.tied ? DR_ONE_TIED : DR_ONE_APART;
 }
 
 typedef struct {
-    dr_boxes key, query, value, o; /* key: what rows read, of key + lambda query the key */
+    dr_boxes key, query, value, o; /* key: what rows write, or with the diagonal scan what that is made of */
+    dr_boxes reader;               /* what rows read, where that is a tensor of its own */
     dr_boxes exit, score, write;   /* with scan.saved */
     dr_scan_call scan;
     bool boxed; /* tensors are as boxes can be: moved by one thread */
@@ -100,7 +106,9 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
     one->scan = scan;
     one->boxed = dr_cuda_chunk_boxed(&scan.plan, scan.o);
     if (!one->boxed) return DR_OK;
-    DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
+    const bool apart = dr_one_kind_of(scan.plan) == DR_ONE_APART;
+    DR_TRY(boxes(apart ? dr_write_source(rows) : dr_reader_source(rows), rows.key_size, rows.key_heads, &one->key));
+    if (apart) DR_TRY(boxes(dr_reader_source(rows), rows.key_size, rows.key_heads, &one->reader));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_QUERY]), rows.key_size, rows.key_heads, &one->query));
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
     if (scan.saved) {
@@ -149,9 +157,9 @@ static __device__ inline unsigned dr_one_place(unsigned base, int place) {
     return (unsigned)dr_same_in_warp((int)base + ONE_PASS_PLACES_BEGIN + place * ONE_PASS_PLACE);
 }
 
-/* Keys of a chunk as they come: to its stage; those of a sum to two tiles that are the keys' of two stages else. */
+/* Keys of a chunk as they come: to its stage; beside what rows read to two tiles that are the keys' of two stages else. */
 template <dr_one_kind kind> static __device__ inline unsigned dr_one_keys(unsigned base, const dr_one_turn &at) {
-    return dr_one_stage(base, kind == DR_ONE_SUMS ? dr_one_place_of(at) : at.stage);
+    return dr_one_stage(base, dr_one_reads_apart(kind) ? dr_one_place_of(at) : at.stage);
 }
 
 /* Queries likewise: to two tiles with the diagonal scan. */
@@ -167,10 +175,10 @@ template <dr_one_kind kind> static __device__ inline int dr_one_exit(const dr_on
     return dr_same_in_warp(which < ONE_PASS_PLACES ? ONE_PASS_PLACES_BEGIN + which * ONE_PASS_PLACE : third);
 }
 
-/* What rows of a chunk read: its keys; or sums, for which there are the third stage's tile of keys and, since values have but
+/* What rows of a chunk read: its keys; or what has tiles of its own, the third stage's tile of keys and, since values have but
  * one place then, the second's. */
 template <dr_one_kind kind> static __device__ inline unsigned dr_one_readers(unsigned base, const dr_one_turn &at) {
-    if (kind != DR_ONE_SUMS) return dr_one_stage(base, at.stage);
+    if (!dr_one_reads_apart(kind)) return dr_one_stage(base, at.stage);
     const int second = ONE_PASS_PLACES_BEGIN + ONE_PASS_PLACE + ONE_PASS_VALUE;
     return (unsigned)dr_same_in_warp((int)base + (dr_one_place_of(at) ? second : ONE_PASS_PLACES * ONE_PASS_STAGE));
 }
@@ -292,7 +300,7 @@ static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prep
 }
 
 /* By the group that asked. store: to memory, too. */
-template <bool sums>
+template <dr_one_kind kind>
 static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_prepare_block &x, const dr_one_asked &asked,
                                            dr_one_rows &put, bool store) {
     const dr_cuda_rows &rows = call.plan.rows;
@@ -311,10 +319,12 @@ static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_pr
         inputs.beta = inputs.erase_gain = asked.gain[i];
         dr_row_factors factors =
             dr_prepare_factors<DR_PREPARE_PLAIN>(rows, x, i, dr_prepare_gain<DR_PREPARE_PLAIN>(rows, x, i, inputs, 0));
-        small.gain[i] = factors.gain;
+        const bool negative = kind == DR_ONE_APART && rows.row[0].negative;
+        small.gain[i] = negative ? -factors.gain : factors.gain;
         small.leave[i] = dr_prepare_span(rows, small, i, x.place.tokens, factors);
+        if (negative) factors.reader = -factors.reader;
         dr_put_factors(put.factors, i, factors);
-        if (sums) small.lambda[i] = asked.lambda[i];
+        if (kind == DR_ONE_SUMS) small.lambda[i] = asked.lambda[i];
         if (i < 2) put.keep[i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
         if (store) dr_put_factors(call.tensors.factors[x.block], i, factors);
     }
@@ -338,15 +348,16 @@ static __device__ inline void dr_one_loaded(unsigned gate) {
     dr_gate_arrive(gate);
 }
 
-/* Keys and queries of a chunk to its stage; apart: what goes to one of two tiles instead, when that is free, keys of a sum or
- * with the diagonal scan queries. */
+/* Keys and queries of a chunk to its stage; apart: what goes to one of two tiles instead, when that is free, keys beside what
+ * rows read, and that, or with the diagonal scan queries. */
 template <typename T, dr_one_kind kind, bool boxed, bool apart>
 static __device__ inline void dr_one_fill(const dr_one_pass_call &one, const char *shared, const dr_one_turn &at) {
-    constexpr bool keys = kind == DR_ONE_TIED || (kind == DR_ONE_SUMS) == apart;
+    constexpr bool keys = kind == DR_ONE_TIED || dr_one_reads_apart(kind) == apart, readers = kind == DR_ONE_APART && apart;
     constexpr bool queries = kind == DR_ONE_TIED || (kind == DR_ONE_SCANS) == apart;
     const dr_cuda_rows &rows = one.scan.plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const unsigned key = dr_one_keys<kind>(base, at), query = dr_one_queries<kind>(base, at);
+    const unsigned key = dr_one_keys<kind>(base, at), query = dr_one_queries<kind>(base, at),
+                   reader = readers ? dr_one_readers<kind>(base, at) : 0;
     const unsigned come =
         base + (unsigned)(apart ? ONE_PASS_BROUGHT + dr_one_place_of(at) * 8 : ONE_PASS_FILLED + at.stage * 8);
     if constexpr (boxed) {
@@ -360,8 +371,9 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, const cha
         for (int box = 0; box < 2; box++) {
             if (keys) load(one.key, key, box);
             if (queries) load(one.query, query, box);
+            if (readers) load(one.reader, reader, box);
         }
-        dr_mbarrier_promise(come, (keys + queries) * ONE_PASS_TILE);
+        dr_mbarrier_promise(come, (keys + queries + readers) * ONE_PASS_TILE);
         return;
     }
     const dr_prepare_block x = dr_one_block(one.scan.plan, shared, at.chunk);

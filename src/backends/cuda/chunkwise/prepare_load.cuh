@@ -519,7 +519,8 @@ static __device__ inline dr_map_gain_inputs dr_prepare_gain_inputs(const dr_cuda
         return inputs;
     }
     const int token = dr_row_token(rows, i), step = i - token * rows.steps;
-    inputs.beta = dr_chunk_scalar(rows, DR_INPUT_BETA, x, token, dr_step_index(rows, step), x.head);
+    const int beta = rows.gains_made ? (int)DR_SOURCE_GAIN : (int)DR_INPUT_BETA;
+    inputs.beta = dr_chunk_scalar(rows, beta, x, token, dr_step_index(rows, step), x.head);
     inputs.erase_gain = dr_chunk_scalar(rows, DR_INPUT_ERASE_GAIN, x, token, 0, x.head);
     if (!rows.normalized) return inputs;
     if (rows.discounted) inputs.alpha = dr_row_alpha(rows, x.place.first + token, x.head);

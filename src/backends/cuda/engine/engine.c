@@ -10,12 +10,14 @@
 #include "backends/cuda/chunkwise/stages.h"
 #include "backends/cuda/engine/boundary.h"
 #include "backends/cuda/engine/engines.h"
+#include "backends/cuda/engine/made.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* All of a call: the plan with its tensors. */
 typedef struct {
     dr_cuda_backward_call call;
     dr_cuda_diagonal_chain diagonal;
+    dr_cuda_made made;
     void *layout;      /* in the workspace */
     void *states;      /* of the saved ones */
     float *scan_entry; /* of the saved ones: A before each chunk */
@@ -41,6 +43,7 @@ static void lay_saved(engine *e, dr_arena *arena) {
 
 static void lay_workspace(const dr_recurrence *recurrence, bool packed, bool backward, engine *e, dr_arena *arena) {
     e->layout = dr_arena_take(arena, dr_cuda_layout_bytes(&recurrence->layout, packed));
+    dr_cuda_made_lay(backward, e->call.plan.storage, e->call.plan.tokens, &e->call.plan.rows, arena, &e->made);
     if (!backward) {
         dr_cuda_chunk_lay_between(&e->call.plan, false, arena, &e->call.chunk);
         dr_cuda_chunk_lay_rest(&e->call.plan, arena, &e->call.chunk);
@@ -110,7 +113,7 @@ static dr_status pad_saved(const dr_cuda_call *call, const engine *e) {
         dr_cuda_pad_slots(&pad, e->states, dr_cuda_chunk_saved_bytes(plan) / slots);
         dr_cuda_pad_slots(&pad, e->scan_entry, dr_cuda_diagonal_entry_bytes(plan) / slots);
     }
-    for (int i = DR_INPUTS; i < DR_SOURCES; i++) dr_cuda_pad_whole(&pad, (void *)rows->input[i].at, tokens * vectors);
+    for (int i = DR_INPUTS; i < DR_SOURCE_SUM; i++) dr_cuda_pad_whole(&pad, (void *)rows->input[i].at, tokens * vectors);
     dr_cuda_pad_whole(&pad, rows->key_dot, tokens * keys * sizeof(float));
     DR_CUDA(cudaMemsetAsync(e->saved_parts, 0, (size_t)(end - e->saved_parts), call->gpu->stream.at));
     return dr_cuda_pad(&pad, call->gpu->stream);
@@ -124,11 +127,12 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
     engine e;
     begin(call, NULL, &e);
     lay_workspace(call->recurrence, dr_cuda_packed(call), false, &e, &(dr_arena){.block = call->workspace});
-    /* a backward wants what prepare leaves, which one kernel stores as boxes; key + lambda query, which it rounds, it takes as
-     * boxes alone, so that a forward has the same bits without a backward; where a state lies that is given, the last part's
+    /* a backward wants what prepare leaves, which one kernel stores as boxes; key + lambda query, which it rounds, and other
+     * tensors that rows read beside what they write it takes as boxes alone, so that a forward has the same bits without a
+     * backward; where a state lies that is given, the last part's
      * may not go before the first one has begun */
     const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
-    if (!boxed && (call->saved || e.call.plan.reader_sum)) e.call.plan.one_pass = false;
+    if (!boxed && (call->saved || e.call.plan.reader_sum || dr_cuda_reads_apart(&e.call.plan))) e.call.plan.one_pass = false;
     DR_TRY(tell_layout(call, &e));
     if (call->saved) {
         lay_saved(&e, &(dr_arena){.block = call->saved});
@@ -136,6 +140,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
         if (e.call.chunk.sums) e.call.chunk.reader = e.call.chunk.sums;
         if (e.scan_entry) e.diagonal.entry = e.scan_entry;
     }
+    DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, false, gpu->stream));
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
     e.call.chunk.scan = e.diagonal;
@@ -168,7 +173,9 @@ dr_status dr_cuda_chunkwise_backward(const dr_cuda_call *call) {
     e.call.chain =
         dr_cuda_diagonal_turn(&e.diagonal, &e.call.diagonal, call->d_final->at[DR_STATE_A], call->d_initial->at[DR_STATE_A]);
     DR_TRY(tell_layout(call, &e));
+    DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, true, gpu->stream));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
+    DR_TRY(dr_cuda_made_lead(&e.made, &e.call.plan.rows, e.call.plan.storage, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;
     return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal,
                                      call->d_final->at[DR_STATE_A], call->d_initial->at[DR_STATE_A], gpu->stream);

@@ -93,6 +93,11 @@ typedef struct {
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
 
+/* Whether rows read a tensor that is not what they write, nor made of it. */
+static inline bool dr_cuda_reads_apart(const dr_cuda_chunk_plan *plan) {
+    return plan->reader_direct && !plan->rows.tied && !plan->scan_inside && plan->rows.row[0].writes != DR_WRITES_PRODUCT;
+}
+
 /* Factors of the rows of a block, a kind side by side: of what the scan wants of a row, two numbers at once are two of those
  * rows that a thread has. */
 typedef struct {

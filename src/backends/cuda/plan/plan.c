@@ -45,12 +45,12 @@ static bool is_linear(const dr_cuda_rows *rows) {
     return is_single(rows) && row->reads == DR_READS_NONE && row->writes == DR_WRITES_TENSOR && row->gains != DR_GAINS_OF_DOT;
 }
 
-/* Whether one kernel can make all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, heads of
- * up to 128 by 128, sequences of one length. */
+/* Whether one kernel can make all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, or that
+ * read a tensor of its own; heads of up to 128 by 128, sequences of one length. */
 static bool fits_one_pass(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     const dr_cuda_row *row = &rows->row[0];
-    const bool known = (plan->reads && rows->tied) || plan->reader_sum || plan->scan_inside;
+    const bool known = (plan->reads && rows->tied) || plan->reader_sum || plan->scan_inside || dr_cuda_reads_apart(plan);
     const bool plain = is_single(rows) && known && row->gains != DR_GAINS_OF_DOT && values_directly(row) && !row->undecayed;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
            plan->value_width == 128 && plan->length > 0;
@@ -110,7 +110,8 @@ static void plan_early(dr_cuda_chunk_plan *plan) {
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
     const bool fades = plan->rows.scalar_decay && !plan->rows.constant_decay;
-    if (!fades || !plan->forgets || parts < 2 || (plan->beside.processors && plan->sequences > 1)) return;
+    if (!fades || !plan->forgets || parts < 2 || dr_cuda_reads_apart(plan) || (plan->beside.processors && plan->sequences > 1))
+        return;
     const int64_t each = (chunks + parts - 1) / parts, made = (chunks + each - 1) / each;
     if (4 * heads * made < 3 * plan->processors) return;
     const int64_t pays = plan->parts > 1 ? each : each / 3; /* until it costs what joined or whole ones do */
@@ -165,6 +166,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, 
         .length = packed ? 0 : layout->rows / layout->sequences,
     };
     dr_cuda_rows_plan(recurrence, storage, &plan->rows);
+    dr_cuda_rows_make_before(&plan->rows);
     plan->reads = plan->rows.reads;
     plan->reader_direct = reads_directly(&plan->rows);
     plan->query_direct = !plan->rows.channel_decay && plan->rows.asks != DR_ASKS_AFFINE;
@@ -195,8 +197,9 @@ typedef struct {
 static between_bytes between_of(const dr_cuda_chunk_plan *plan, bool saved) {
     const size_t element = dr_dtype_size(plan->storage), rows = DR_CUDA_CHUNK_ROWS, keys = (size_t)plan->key_width;
     const size_t queries = (size_t)plan->query_rows;
-    /* Whether something is passed on. Of key + lambda query one kernel makes all only where all lies as boxes: a call tells. */
-    const bool passes = saved ? !plan->linear_back : !plan->linear && (!plan->one_pass || plan->reader_sum);
+    /* Whether something is passed on. What rows read beside what they write one kernel takes as boxes only: a call tells. */
+    const bool boxes_alone = plan->reader_sum || dr_cuda_reads_apart(plan);
+    const bool passes = saved ? !plan->linear_back : !plan->linear && (!plan->one_pass || boxes_alone);
     between_bytes of = {{0}};
     if (passes) {
         of.bytes[EXIT] = rows * keys * element;

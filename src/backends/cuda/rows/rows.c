@@ -20,7 +20,7 @@ void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cud
         .value_size = (int32_t)recurrence->value_size,
     };
     dr_cuda_rows_traits(rule, rows);
-    for (int i = DR_INPUTS; i < DR_SOURCES; i++)
+    for (int i = DR_INPUTS; i < DR_SOURCE_GAIN; i++)
         rows->input[i] = (dr_cuda_input){.token = recurrence->key_heads * recurrence->key_size, .head = recurrence->key_size};
     for (int i = 0; i < DR_INPUTS; i++) {
         if (!dr_rule_uses(rule, (dr_input)i)) continue;

@@ -20,8 +20,17 @@ typedef struct {
     bool vector;               /* has an axis K or V */
 } dr_cuda_input;
 
+/* A tensor that is made of an input, in whose place it then is, times another one, channel by channel. */
 typedef struct {
-    dr_cuda_input input[DR_SOURCES]; /* behind the inputs what the diagonal scan makes; at NULL: it makes no such thing */
+    int32_t of, by;
+    bool negative; /* times -1 */
+    bool adds;     /* the other one has gradients of its own, to which this one's are added */
+} dr_row_product;
+
+enum { DR_ROW_PRODUCTS = 3 };
+
+typedef struct {
+    dr_cuda_input input[DR_SOURCES]; /* behind the inputs what is made of them; at NULL: no such thing is */
     float *key_dot;                  /* [tokens, H] key . (B * key), where a normalizer asks for it */
 
     dr_cuda_row row[DR_MAX_ROWS];
@@ -30,7 +39,13 @@ typedef struct {
     bool step_axis; /* key, value and beta have an axis of that many steps */
     bool reads;     /* any row does */
     bool tied;      /* rows that read do so by the key that they write: one tile serves both */
-    bool dots;      /* a gain is made of r . w */
+    bool dots;      /* a gain is made of r . w, within the chunks */
+    /* What is made before the chunks, and an input to these (engine/made.h): gains, by a formula; queries; the sum that a row
+     * reads; products. */
+    bool gains_made, query_made, sum_made;
+    dr_gain gains_from;
+    int32_t products;
+    dr_row_product product[DR_ROW_PRODUCTS];
     bool scalar_decay, constant_decay, channel_decay, tied_scan, diagonal_scan;
     bool squashes, morrison;     /* a row writes what the scan makes so */
     bool normalized, discounted; /* by the rule's normalizer, of whichever kind; by the one with the decay */

@@ -18,6 +18,10 @@ bool dr_cuda_rule_widens(const dr_rule *rule);
 /* The rule's traits, in rows whose `group` is set and whose other traits are zeros. */
 void dr_cuda_rows_traits(const dr_rule *rule, dr_cuda_rows *rows);
 
+/* For kernels that take chunks: rows whose keys, values, queries and gains may be made before these then have inputs in their
+ * places (engine/made.h). */
+void dr_cuda_rows_make_before(dr_cuda_rows *rows);
+
 /* What all calls have in common, vectors being stored so. */
 void dr_cuda_rows_plan(const dr_recurrence *recurrence, dr_dtype storage, dr_cuda_rows *rows);
 

@@ -193,7 +193,7 @@ static bool is_direct(const dr_cuda_rows *rows) {
         const dr_cuda_row *row = &rows->row[i];
         const unsigned inputs = inputs_of(row);
         if (row->written == DR_NO_SOURCE || seen & inputs) return false;
-        if (rows->step_axis && inputs & ~(1u << DR_INPUT_KEY | 1u << DR_INPUT_BETA)) return false;
+        if (rows->step_axis && inputs & ~(1u << DR_INPUT_KEY | 1u << DR_INPUT_BETA | 1u << DR_SOURCE_GAIN)) return false;
         if ((row->reads == DR_READS_PRODUCT || row->reads == DR_READS_AFFINE) && !leads_beside(rows, row)) return false;
         seen |= inputs;
     }
@@ -206,6 +206,24 @@ static bool is_made(const dr_cuda_rows *rows) {
            (row->reads == DR_READS_NONE || (row->reads == DR_READS_TENSOR && row->read == DR_INPUT_KEY));
 }
 
+/* What follows from the rows. */
+static void set_whole(dr_cuda_rows *rows) {
+    bool plain = rows->asks == DR_ASKS_TENSOR; /* gains are one, or inputs, and queries inputs */
+    rows->reads = rows->dots = rows->squashes = rows->morrison = false;
+    rows->tied = true;
+    for (int i = 0; i < rows->kinds; i++) {
+        const dr_cuda_row *row = &rows->row[i];
+        rows->reads = rows->reads || row->reads != DR_READS_NONE;
+        rows->tied = rows->tied && (row->reads == DR_READS_NONE || row->reads == DR_READS_TIED);
+        rows->dots = rows->dots || row->gains == DR_GAINS_OF_DOT;
+        rows->squashes = rows->squashes || row->write == DR_SOURCE_SQUASHED;
+        rows->morrison = rows->morrison || row->write == DR_SOURCE_MORRISON;
+        plain = plain && row->gains != DR_GAINS_OF_DOT;
+    }
+    rows->direct = plain && !rows->diagonal_scan && is_direct(rows);
+    rows->made = plain && rows->diagonal_scan && is_made(rows);
+}
+
 void dr_cuda_rows_traits(const dr_rule *rule, dr_cuda_rows *rows) {
     rows->steps = dr_rule_steps(rule);
     rows->step_axis = rule->repeat > 1;
@@ -216,19 +234,100 @@ void dr_cuda_rows_traits(const dr_rule *rule, dr_cuda_rows *rows) {
     rows->discounted = rule->normalizer == DR_NORMALIZER_DISCOUNTED;
     set_decay(rule->decay, rows);
     set_query(rule->query, rows);
-    bool plain = rows->asks == DR_ASKS_TENSOR; /* gains are one, or inputs, and queries inputs */
-    rows->tied = true;
+    for (int i = 0; i < rows->kinds; i++) rows->row[i] = row_of(rule, &rule->row[i]);
+    set_whole(rows);
+}
+
+static void add_product(dr_cuda_rows *rows, int32_t of, int32_t by, bool negative, bool adds) {
+    rows->product[rows->products++] = (dr_row_product){.of = of, .by = by, .negative = negative, .adds = adds};
+}
+
+/* Of one row, if it is the only one whose write keys are a rate times what it reads. */
+static void make_write(dr_cuda_rows *rows) {
+    dr_cuda_row *made = NULL;
     for (int i = 0; i < rows->kinds; i++) {
-        const dr_cuda_row row = rows->row[i] = row_of(rule, &rule->row[i]);
-        rows->reads = rows->reads || row.reads != DR_READS_NONE;
-        rows->tied = rows->tied && (row.reads == DR_READS_NONE || row.reads == DR_READS_TIED);
-        rows->dots = rows->dots || row.gains == DR_GAINS_OF_DOT;
-        rows->squashes = rows->squashes || row.write == DR_SOURCE_SQUASHED;
-        rows->morrison = rows->morrison || row.write == DR_SOURCE_MORRISON;
-        plain = plain && row.gains != DR_GAINS_OF_DOT;
+        dr_cuda_row *row = &rows->row[i];
+        if (row->writes != DR_WRITES_PRODUCT) continue;
+        if (made || row->reads != DR_READS_TENSOR) return;
+        made = row;
     }
-    rows->direct = plain && !rows->diagonal_scan && is_direct(rows);
-    rows->made = plain && rows->diagonal_scan && is_made(rows);
+    if (!made) return;
+    add_product(rows, made->write, made->read, made->negative, true);
+    made->writes = DR_WRITES_TENSOR;
+    made->written = made->write;
+}
+
+/* Gated values of rules of one row, and read keys, which are those of a key head; with a decay of each channel kernels make
+ * them on their way. */
+static void make_gated(dr_cuda_rows *rows) {
+    dr_cuda_row *row = &rows->row[0];
+    if (rows->kinds > 1 || rows->channel_decay) return;
+    if (row->reads == DR_READS_PRODUCT && row->written == row->read && rows->group == 1) {
+        add_product(rows, row->read_other, row->read, false, true);
+        row->reads = DR_READS_TENSOR, row->read = row->led = row->read_other;
+    }
+    if (row->values != DR_VALUES_GATED || row->normalized) return;
+    add_product(rows, DR_INPUT_VALUE, DR_INPUT_WRITE_GATE, false, false);
+    row->values = DR_VALUES_PLAIN;
+}
+
+/* The sum of key and query that a row reads, with a decay of each channel: with others kernels make it on their way. */
+static void make_sum(dr_cuda_rows *rows) {
+    if (!rows->channel_decay || rows->group > 1) return;
+    for (int i = 0; i < rows->kinds && !rows->sum_made; i++) {
+        dr_cuda_row *row = &rows->row[i];
+        if (row->reads != DR_READS_AFFINE) continue;
+        row->reads = DR_READS_TENSOR, row->read = row->led = DR_SOURCE_SUM;
+        rows->sum_made = true;
+    }
+}
+
+/* Rows that read a part of the query read that of the input. */
+static void make_query(dr_cuda_rows *rows) {
+    if (rows->asks != DR_ASKS_AFFINE) return;
+    for (int i = 0; i < rows->kinds; i++)
+        if (rows->row[i].reads == DR_READS_AFFINE) return;
+    rows->asks = DR_ASKS_TENSOR;
+    rows->query_made = true;
+}
+
+/* Where all gradients are then led to inputs: else they pass through floats anyway, and the gain's stay with them. */
+static void make_gains(dr_cuda_rows *rows) {
+    const dr_cuda_rows within = *rows;
+    dr_cuda_row *row = &rows->row[0];
+    if (rows->kinds > 1 || row->gains != DR_GAINS_OF_DOT || row->normalized || row->writes != DR_WRITES_TENSOR) return;
+    if (row->reads != DR_READS_TIED && row->reads != DR_READS_TENSOR) return;
+    rows->gains_made = true, rows->gains_from = row->formula;
+    row->gains = DR_GAINS_INPUT, row->formula = DR_GAIN_BETA, row->gain = row->gained = DR_SOURCE_GAIN;
+    set_whole(rows);
+    if (!rows->direct) *rows = within;
+}
+
+static void make_vectors(bool sums, dr_cuda_rows *rows) {
+    if (rows->step_axis) return;
+    make_write(rows);
+    make_gated(rows);
+    if (sums) make_sum(rows);
+    make_query(rows);
+    set_whole(rows);
+}
+
+void dr_cuda_rows_make_before(dr_cuda_rows *rows) {
+    const int32_t steps = rows->step_axis ? rows->steps : 1;
+    const dr_cuda_rows within = *rows;
+    if (rows->diagonal_scan) return;
+    make_vectors(true, rows);
+    if (rows->sum_made && !rows->direct) { /* what passes through floats knows no sum that is made */
+        *rows = within;
+        make_vectors(false, rows);
+    }
+    make_gains(rows);
+    rows->input[DR_SOURCE_GAIN] = (dr_cuda_input){.token = steps * rows->value_heads,
+                                                  .step = steps > 1 ? rows->value_heads : 0,
+                                                  .head = 1,
+                                                  .bytes = sizeof(float),
+                                                  .element = sizeof(float),
+                                                  .per_value = true};
 }
 
 /* ---- what 16 bits are too few for ------------------------------------------------------------------------------------ */

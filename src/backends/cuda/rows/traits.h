@@ -7,11 +7,14 @@
 #include <deltarule/recurrence.h>
 #include <stdbool.h>
 
-/* Tensors beside the inputs: what the diagonal scan makes, [tokens, H, K] in the call's type. */
+/* Tensors beside the inputs: what the diagonal scan makes, [tokens, H, K] in the call's type; before the chunks (engine/made.h)
+ * a sum that rows read, likewise, and gains that are made of r . w, [tokens, steps, HV] floats. */
 enum {
     DR_SOURCE_SQUASHED = DR_INPUTS, /* B * key */
     DR_SOURCE_MORRISON,             /* the Sherman-Morrison key */
     DR_SOURCE_RIDGE_QUERY,          /* query / (A_t + ridge) */
+    DR_SOURCE_SUM,                  /* key + lambda query */
+    DR_SOURCE_GAIN,
     DR_SOURCES,
     DR_NO_SOURCE = DR_SOURCES
 };

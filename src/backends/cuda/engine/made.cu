@@ -1,0 +1,317 @@
+/* make_*, lead_* (made.h): a warp takes a vector of a token, and whatever value heads make of it. All cost little more than
+ * reading the vectors once and writing what comes of them. */
+#include "backends/cuda/device/device.cuh"
+#include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/diagonal/diagonal.h"
+#include "backends/cuda/engine/made.h"
+#include "backends/cuda/rows/rows.cuh"
+
+enum { MADE_WARPS = 8, MADE_CHANNELS = 4 };
+
+/* What a warp takes: a row of a token and a head of so many. */
+typedef struct {
+    int64_t token;
+    int step, head;
+} made_row;
+
+static __device__ inline bool find_row(int heads, int steps, int64_t tokens, made_row *x) {
+    const int64_t index = (int64_t)blockIdx.x * MADE_WARPS + threadIdx.x / 32, row = index / heads;
+    x->head = (int)(index % heads);
+    x->token = row / steps;
+    x->step = (int)(row % steps);
+    return x->token < tokens;
+}
+
+/* From channel `first` on, E of `size` channels of a head of a tensor that lies as an input does. */
+typedef struct {
+    int size, first;
+    bool aligned;
+} made_part;
+
+template <typename T, int E>
+static __device__ inline void load_part(const made_part &part, const void *at, const dr_cuda_input &input, const made_row &x,
+                                        int head, float (&to)[E]) {
+    const T *from = (const T *)at + dr_input_index(input, x.token, x.step, head) + part.first;
+    dr_load_lane<T, E>(from, part.size - part.first, part.aligned, to);
+}
+
+/* adds: to what stands there. at NULL: it is not wanted. */
+template <typename T, int E>
+static __device__ inline void store_part(const made_part &part, void *at, const dr_cuda_input &input, const made_row &x,
+                                         int head, bool adds, float (&from)[E]) {
+    if (!at) return;
+    T *to = (T *)at + dr_input_index(input, x.token, x.step, head) + part.first;
+    if (adds) {
+        float sum[E];
+        dr_load_lane<T, E>(to, part.size - part.first, part.aligned, sum);
+#pragma unroll
+        for (int e = 0; e < E; e++) from[e] += sum[e];
+    }
+    dr_store_lane<T, E>(to, part.size - part.first, part.aligned, from);
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------ */
+
+static inline __host__ __device__ int heads_of(const dr_cuda_rows &rows, int source) {
+    return rows.input[source].per_value ? rows.value_heads : rows.key_heads;
+}
+
+/* rows: with what is made in the place of inputs; from: with the inputs. Value heads of a key head share the other factor. */
+template <typename T, int E, bool lead>
+static __global__ void __launch_bounds__(32 * MADE_WARPS)
+    products(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens,
+             dr_row_product product) {
+    const dr_cuda_input &made = rows.input[product.of], &of = from.input[product.of], &by = from.input[product.by];
+    const int heads = heads_of(rows, product.by), group = heads_of(rows, product.of) / heads;
+    const float sign = product.negative ? -1.0f : 1.0f;
+    made_row x;
+    if (!find_row(heads, 1, tokens, &x)) return;
+    made_part part = {product.of == DR_INPUT_VALUE ? rows.value_size : rows.key_size, dr_lane_first<E>(), rows.aligned};
+    for (; part.first < part.size; part.first += 32 * E) {
+        float other[E], sum[E] = {};
+        load_part<T, E>(part, by.at, by, x, x.head, other);
+        for (int i = 0; i < group; i++) {
+            const int head = x.head * group + i;
+            float own[E], d[E];
+            load_part<T, E>(part, of.at, of, x, head, own);
+            if (lead) load_part<T, E>(part, made.gradient, made, x, head, d);
+#pragma unroll
+            for (int e = 0; e < E; e++) {
+                const float factor = sign * (lead ? d[e] : own[e]);
+                sum[e] = fmaf(factor, own[e], sum[e]);
+                d[e] = factor * other[e];
+            }
+            store_part<T, E>(part, lead ? of.gradient : (void *)made.at, of, x, head, false, d);
+        }
+        if (lead) store_part<T, E>(part, by.gradient, by, x, x.head, product.adds, sum);
+    }
+}
+
+/* ---- queries ------------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int E, bool lead>
+static __global__ void __launch_bounds__(32 * MADE_WARPS)
+    queries(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens,
+            float *d_correction) {
+    const dr_cuda_input &made = rows.input[rows.asked], &query = from.input[rows.asked], &key = from.input[rows.ask_other];
+    made_row x;
+    if (!find_row(rows.key_heads, 1, tokens, &x)) return;
+    const float factor = dr_input_scalar(rows, rows.ask_factor, 0, 0, x.head);
+    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    float dot = 0;
+    for (; part.first < part.size; part.first += 32 * E) {
+        float a[E], b[E];
+        load_part<T, E>(part, key.at, key, x, x.head, b);
+        load_part<T, E>(part, lead ? made.gradient : query.at, query, x, x.head, a);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            dot = fmaf(a[e], b[e], dot);
+            a[e] = lead ? -factor * a[e] : fmaf(-factor, b[e], a[e]);
+        }
+        store_part<T, E>(part, lead ? key.gradient : (void *)made.at, lead ? key : query, x, x.head, lead, a);
+    }
+    if (!lead) return;
+    dot = dr_warp_sum(dot);
+    if (threadIdx.x % 32 == 0) d_correction[x.token * rows.key_heads + x.head] = -dot;
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------------- */
+
+/* Key + lambda query, of heads that have a key head each. */
+template <typename T, int E, bool lead>
+static __global__ void __launch_bounds__(32 * MADE_WARPS)
+    sums(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens) {
+    const dr_cuda_input &made = rows.input[DR_SOURCE_SUM], &key = from.input[DR_INPUT_KEY], &query = from.input[DR_INPUT_QUERY],
+                        &lambda = from.input[DR_INPUT_LAMBDA];
+    made_row x;
+    if (!find_row(rows.key_heads, 1, tokens, &x)) return;
+    const int64_t at = dr_input_index(lambda, x.token, 0, x.head);
+    const float factor = ((const float *)lambda.at)[at];
+    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    float dot = 0;
+    for (; part.first < part.size; part.first += 32 * E) {
+        float a[E], b[E];
+        load_part<T, E>(part, lead ? made.gradient : key.at, lead ? made : key, x, x.head, a);
+        load_part<T, E>(part, query.at, query, x, x.head, b);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            dot = fmaf(a[e], b[e], dot);
+            b[e] = factor * (lead ? a[e] : b[e]);
+            if (!lead) a[e] += b[e];
+        }
+        store_part<T, E>(part, lead ? key.gradient : (void *)made.at, lead ? key : made, x, x.head, lead, a);
+        if (lead) store_part<T, E>(part, query.gradient, query, x, x.head, true, b);
+    }
+    if (!lead || !lambda.gradient) return;
+    dot = dr_warp_sum(dot);
+    if (threadIdx.x % 32 == 0) ((float *)lambda.gradient)[at] = dot;
+}
+
+/* ---- gains --------------------------------------------------------------------------------------------------------------- */
+
+/* What r and w of a row have to do with each other, of a few channels at a time. */
+template <typename T, int E>
+static __device__ inline void load_keys(const dr_cuda_rows &rows, const made_row &x, const made_part &part, float (&r)[E],
+                                        float (&w)[E]) {
+    const dr_cuda_row &row = rows.row[0];
+    const dr_cuda_input &read = rows.input[row.read], &write = rows.input[row.write];
+    load_part<T, E>(part, write.at, write, x, x.head, w);
+    load_part<T, E>(part, read.at, read, x, x.head, r);
+#pragma unroll
+    for (int e = 0; e < E; e++) r[e] = row.negative ? -r[e] : r[e];
+}
+
+/* Of the gains of a row: the gradients of their inputs, and what r . w gets. */
+static __device__ inline float lead_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
+    const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN], &beta = rows.input[DR_INPUT_BETA];
+    float d_dot = 0;
+    for (int i = (int)(threadIdx.x % 32); i < rows.group; i += 32) {
+        const int head = x.head * rows.group + i;
+        const dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, x.token, x.step, x.head, head, dot);
+        const float made = dr_map_base_gain(rows.gains_from, rows.gain_eps, &inputs);
+        const float d_gain = ((const float *)gain.gradient)[dr_input_index(gain, x.token, x.step, head)];
+        dr_map_gain_inputs d = {};
+        dr_map_base_gain_backward(rows.gains_from, &inputs, made, d_gain, &d);
+        if (beta.at && beta.gradient) ((float *)beta.gradient)[dr_input_index(beta, x.token, x.step, head)] = d.beta;
+        d_dot += d.dot;
+    }
+    return dr_warp_sum(d_dot);
+}
+
+static __device__ inline void make_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
+    const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN];
+    for (int i = (int)(threadIdx.x % 32); i < rows.group; i += 32) {
+        const int head = x.head * rows.group + i;
+        const dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, x.token, x.step, x.head, head, dot);
+        ((float *)gain.at)[dr_input_index(gain, x.token, x.step, head)] =
+            dr_map_base_gain(rows.gains_from, rows.gain_eps, &inputs);
+    }
+}
+
+/* r and w are vectors of key heads. */
+template <typename T, int E, bool lead>
+static __global__ void __launch_bounds__(32 * MADE_WARPS) gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens) {
+    const dr_cuda_row &row = rows.row[0];
+    made_row x;
+    if (!find_row(rows.key_heads, rows.steps, tokens, &x)) return;
+    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    float r[E], w[E], dot = 0;
+    for (; part.first < part.size; part.first += 32 * E) {
+        load_keys<T, E>(rows, x, part, r, w);
+#pragma unroll
+        for (int e = 0; e < E; e++) dot = fmaf(r[e], w[e], dot);
+    }
+    dot = dr_warp_sum(dot);
+    if constexpr (!lead) {
+        make_gains(rows, x, dot);
+        return;
+    }
+    const float d_dot = lead_gains(rows, x, dot);
+    const dr_cuda_input &read = rows.input[row.read], &write = rows.input[row.write];
+    const bool tied = row.reads == DR_READS_TIED;
+    for (part.first = dr_lane_first<E>(); part.first < part.size; part.first += 32 * E) {
+        load_keys<T, E>(rows, x, part, r, w);
+#pragma unroll
+        for (int e = 0; e < E; e++) {
+            const float of_read = d_dot * w[e];
+            w[e] = tied ? of_read + d_dot * r[e] : d_dot * r[e];
+            r[e] = row.negative ? -of_read : of_read;
+        }
+        if (!tied) store_part<T, E>(part, read.gradient, read, x, x.head, true, r);
+        store_part<T, E>(part, write.gradient, write, x, x.head, true, w);
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------------ */
+
+/* Puts a tensor in the place of an input. */
+static void replace(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_rows *rows, int source, dr_arena *arena) {
+    dr_cuda_input *input = &rows->input[source];
+    const size_t bytes = (size_t)(tokens * input->token) * dr_dtype_size(storage);
+    input->at = dr_arena_take(arena, bytes);
+    if (!backward) return;
+    void *const own = dr_arena_take(arena, bytes);
+    if (!input->gradient) input->gradient = own;
+}
+
+void dr_cuda_made_lay(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_rows *rows, dr_arena *arena,
+                      dr_cuda_made *made) {
+    *made = {*rows, tokens, NULL};
+    if (rows->gains_made) {
+        dr_cuda_input *gain = &rows->input[DR_SOURCE_GAIN];
+        gain->at = dr_arena_take(arena, (size_t)(tokens * gain->token) * sizeof(float));
+        gain->gradient = backward ? (void *)gain->at : NULL;
+    }
+    for (int i = 0; i < rows->products; i++) replace(backward, storage, tokens, rows, rows->product[i].of, arena);
+    if (rows->sum_made) replace(backward, storage, tokens, rows, DR_SOURCE_SUM, arena);
+    if (!rows->query_made) return;
+    replace(backward, storage, tokens, rows, rows->asked, arena);
+    if (backward) made->d_correction = (float *)dr_arena_take(arena, (size_t)(tokens * rows->key_heads) * sizeof(float));
+}
+
+static int64_t blocks_of(int64_t vectors) {
+    return (vectors + MADE_WARPS - 1) / MADE_WARPS;
+}
+
+template <bool lead>
+static dr_status launch_products(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
+    for (int i = 0; i < rows->products; i++) {
+        const int64_t blocks = blocks_of(made->tokens * heads_of(*rows, rows->product[i].by));
+        DR_CUDA_CHUNK_STORAGE(storage, T, {
+            DR_TRY(dr_cuda_launch(lead ? "lead_products" : "make_products", products<T, MADE_CHANNELS, lead>, {blocks},
+                                  32 * MADE_WARPS, 0, stream, *rows, made->from, made->tokens, rows->product[i]));
+        });
+    }
+    return DR_OK;
+}
+
+template <bool lead>
+static dr_status launch_queries(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
+    if (!rows->query_made) return DR_OK;
+    DR_CUDA_CHUNK_STORAGE(storage, T, {
+        return (dr_cuda_launch(lead ? "lead_queries" : "make_queries", queries<T, MADE_CHANNELS, lead>,
+                               {blocks_of(made->tokens * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows, made->from,
+                               made->tokens, made->d_correction));
+    });
+    return DR_OK;
+}
+
+template <bool lead>
+static dr_status launch_sums(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
+    if (!rows->sum_made) return DR_OK;
+    DR_CUDA_CHUNK_STORAGE(storage, T, {
+        return (dr_cuda_launch(lead ? "lead_sums" : "make_sums", sums<T, MADE_CHANNELS, lead>,
+                               {blocks_of(made->tokens * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows, made->from,
+                               made->tokens));
+    });
+    return DR_OK;
+}
+
+template <bool lead>
+static dr_status launch_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
+    if (!rows->gains_made) return DR_OK;
+    DR_CUDA_CHUNK_STORAGE(storage, T, {
+        return (dr_cuda_launch(lead ? "lead_gains" : "make_gains", gains<T, MADE_CHANNELS, lead>,
+                               {blocks_of(made->tokens * rows->steps * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows,
+                               made->tokens));
+    });
+    return DR_OK;
+}
+
+dr_status dr_cuda_made_make(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, bool backward,
+                            dr_cuda_stream stream) {
+    DR_TRY(launch_products<false>(made, rows, storage, stream));
+    DR_TRY(launch_sums<false>(made, rows, storage, stream));
+    DR_TRY(launch_queries<false>(made, rows, storage, stream));
+    return backward ? DR_OK : launch_gains<false>(made, rows, storage, stream);
+}
+
+dr_status dr_cuda_made_lead(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
+    DR_TRY(launch_gains<true>(made, rows, storage, stream));
+    DR_TRY(launch_products<true>(made, rows, storage, stream));
+    DR_TRY(launch_queries<true>(made, rows, storage, stream)); /* before what others have of the query's gradient */
+    DR_TRY(launch_sums<true>(made, rows, storage, stream));
+    const dr_cuda_input *correction = &rows->input[rows->ask_factor];
+    if (!rows->query_made || !correction->gradient) return DR_OK;
+    return dr_cuda_sum_rows(made->d_correction, made->tokens, rows->key_heads, NULL, (float *)correction->gradient, stream);
+}
