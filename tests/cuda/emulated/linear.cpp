@@ -181,6 +181,7 @@ static void add_chunk_distances(const back_setting *s, int64_t block, back_dista
     const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
     for (int t = 0; t < count && decays.at; t++) {
         double sum = decay[count - 1] * both;
+        const bool begins = t == 0 && x.place.first % call.plan.length == 0; /* a sequence, before which there is no state */
         for (int i = t; i < count; i++) {
             sum += from_state[i];
             for (int j = 0; j < t; j++) {
@@ -190,7 +191,8 @@ static void add_chunk_distances(const back_setting *s, int64_t block, back_dista
             }
         }
         for (int j = 0; j < t; j++) sum += to_state[j];
-        add_distance(&to->decay, (double)((const float *)decays.gradient)[(x.place.first + t) * HEADS + x.head], sum);
+        add_distance(&to->decay, (double)((const float *)decays.gradient)[(x.place.first + t) * HEADS + x.head],
+                     begins && !call.initial ? 0 : sum);
     }
 }
 
