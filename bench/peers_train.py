@@ -253,7 +253,14 @@ def speeds(asked):
         print(f"ours over the faster of flash-linear-attention's: {statistics.mean(ours) / max(best):.2f}", flush=True)
 
 
+def tuning():
+    sys.path.insert(0, os.path.join(HERE, "..", "python", "bench"))
+    import triton_tuning
+    return triton_tuning
+
+
 def losses(asked):
+    tuning().first_that_runs()  # losses do not depend on it
     with open(asked.corpus, "rb") as file:
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     steps, warmup, draw = asked.steps or 200, 20, torch.Generator().manual_seed(1)
@@ -276,9 +283,7 @@ def losses(asked):
 
 
 def compile_part(asked):
-    sys.path.insert(0, os.path.join(HERE, "..", "python", "bench"))
-    import triton_tuning
-    triton_tuning.first_that_runs(*map(int, asked.part.split("/")))
+    tuning().first_that_runs(*map(int, asked.part.split("/")))
     Trained(fla_model(1), fla_loss).step(torch.zeros(BATCH, TOKENS, dtype=torch.long, device="cuda"))
 
 
@@ -287,9 +292,7 @@ def compile_first(asked):
     parts = [subprocess.Popen([sys.executable, *sys.argv, "--part", f"{i}/{asked.jobs}"], stdout=subprocess.DEVNULL) for i in range(asked.jobs)]
     failed = sum(one.wait() != 0 for one in parts)
     print(f"kernels compiled by {asked.jobs} processes, {failed} failed, in {time.perf_counter() - begin:.0f} s", flush=True)
-    sys.path.insert(0, os.path.join(HERE, "..", "python", "bench"))
-    import triton_tuning
-    triton_tuning.briefly()
+    tuning().briefly()
 
 
 def options():

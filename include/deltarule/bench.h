@@ -116,6 +116,18 @@ typedef struct {
 DR_API dr_status dr_bench_train(const dr_bench_options *options, int count, const dr_train_options *const *settings,
                                 dr_bench_train_result *results);
 
+/* The loss of a batch by the same models, as scoring reads text: forward alone, 2 operations a parameter and token. bytes are
+ * those of the parameters and of a call. The clock of the process tells the times, also on cuda. */
+DR_API dr_status dr_bench_score(const dr_bench_options *options, int count, const dr_train_options *const *settings,
+                                dr_bench_train_result *results);
+/* Tokens by the same models for `batch` sequences at once, from zero states, the most likely one each time; tokens of a result
+ * are DR_BENCH_GENERATED for each. Where the backend chooses tokens a step begins before the host knows the last, as in
+ * generating. On cuda work.moved holds the bytes that must move, the weights of products and the states, read and written,
+ * against a copy. */
+enum { DR_BENCH_GENERATED = 64 };
+DR_API dr_status dr_bench_generate(const dr_bench_options *options, int count, const dr_train_options *const *settings,
+                                   dr_bench_train_result *results);
+
 #ifdef __cplusplus
 }
 #endif

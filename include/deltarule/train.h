@@ -51,6 +51,9 @@ typedef struct {
     int64_t skipped;       /* steps whose gradient was not finite */
     bool evaluated;        /* held_out and accuracy are of this step */
     double balancing_loss; /* of the mixtures of experts, of this step; NaN: the model has none */
+    double utilization; /* 6 operations a token and active parameter, as a share of 989 TFLOP/s, which is published of an H100
+                         * or H200 in bf16; NaN: it is neither */
+    int64_t bytes;      /* of the backend's memory: parameters, gradient, what the optimizer keeps, and a step */
 } dr_progress;
 
 /* Return false to stop: a checkpoint is written and the run ends with DR_ERROR_INTERRUPTED. */
@@ -62,6 +65,10 @@ typedef bool (*dr_progress_callback)(void *context, const dr_progress *progress)
  * (DR_ERROR_MEMORY), layers that the backend does not have, data that cannot be read. */
 typedef struct dr_run dr_run;
 DR_API dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run);
+/* The same on a backend of the run's own, over the same device, whose work goes on beside that of `backend` and of other such
+ * runs: each may be trained by a thread of its own, and is bit for bit the run that it is alone. `backend` outlives it.
+ * DR_ERROR_UNSUPPORTED on the CPU, whose processors would be shared. */
+DR_API dr_status dr_run_create_beside(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run);
 /* The same without a folder: a run to describe and to measure, which cannot be trained. */
 DR_API dr_status dr_run_prepare(dr_backend *backend, const dr_train_options *options, dr_run **run);
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const cli_command *const kinds[] = {&cli_bench_op, &cli_bench_decode, &cli_bench_train, NULL};
+static const cli_command *const kinds[] = {&cli_bench_op,    &cli_bench_decode,   &cli_bench_train,
+                                           &cli_bench_score, &cli_bench_generate, NULL};
 
 /* ---- how to measure -------------------------------------------------------------------------------------------------- */
 
@@ -170,18 +171,20 @@ static int run(int argc, char **argv) {
     int operands, exit_status;
     if (!cli_flags_parse(&cli_bench, NULL, 0, argc, argv, &operands, &exit_status)) return exit_status;
     const char *near = cli_nearest(argv[1], kind_name, NULL);
-    return cli_usage(&cli_bench, "it measures op, decode or train, not '%s'%s%s%s", argv[1], near ? "; did you mean '" : "",
-                     near ? near : "", near ? "'?" : "");
+    return cli_usage(&cli_bench, "it measures op, decode, train, score or generate, not '%s'%s%s%s", argv[1],
+                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 const cli_command cli_bench = {
     .name = "bench",
-    .arguments = "op | decode | train [flags]",
+    .arguments = "op | decode | train | score | generate [flags]",
     .summary = "times, as shares of the machine's own limit",
     .details =
         "  op      a recurrence over many tokens, forward and backward, against OpenBLAS sgemm at 512\n"
         "  decode  one token for many sequences, against a pass y = a y + b over as much memory\n"
-        "  train   optimizer steps of a language model, against sgemm\n\n"
+        "  train   optimizer steps of a language model, against sgemm\n"
+        "  score   the loss of a batch, likewise\n"
+        "  generate  tokens for many sequences, likewise\n\n"
         "With --backend cuda they run on a GPU, against a copy in its memory and a product by cuBLAS.\n"
         "Limit and work are measured in turn in one process, each several times, and the median of the shares counts:\n"
         "compare what one call has measured. sgemm is OpenBLAS's, which chooses its kernels by the processor's model:\n"

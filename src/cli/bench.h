@@ -6,7 +6,7 @@
 
 #include <deltarule/bench.h>
 
-extern const cli_command cli_bench_op, cli_bench_decode, cli_bench_train;
+extern const cli_command cli_bench_op, cli_bench_decode, cli_bench_train, cli_bench_score, cli_bench_generate;
 
 enum { CLI_MOST_THREAD_COUNTS = 8, CLI_MOST_BENCH_RULES = 16 };
 

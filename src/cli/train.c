@@ -8,6 +8,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/train_plan.h"
+#include "cli/train_runs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFIG, OUT, RESUME, DRY_RUN, BACKEND, DTYPE, DEVICE, ISA, OWN_FLAGS };
+enum { CONFIG, OUT, RESUME, DRY_RUN, RUNS, JSON, BACKEND, DTYPE, DEVICE, ISA, OWN_FLAGS };
 enum { FOLDER_SIZE = 256, NAME_SIZE = 64, MOST_FOLDERS = 1000 };
 
 /* The flags of the command itself, then one for each setting of the library. *count: how many. NULL without memory. */
@@ -34,6 +35,12 @@ static cli_flag *make_flags(int *count) {
                     .placeholder = "DIR"},
         [DRY_RUN] = {.setting = {"dry_run", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
                                  "print parameters, memory, steps and, with a corpus, the time of one step; write nothing"}},
+        [RUNS] = {.setting = {"runs", DR_SETTING_INTEGER, "1", 1, CLI_MOST_RUNS, NULL, NULL,
+                              "so many runs side by side on one GPU, of seeds seed, seed + 1 and so on, in DIR/seed-N; each is "
+                              "the run that it is alone"},
+                  .placeholder = "N"},
+        [JSON] = {.setting = {"json", DR_SETTING_BOOLEAN, "false", 0, 0, NULL, NULL,
+                              "on standard output a JSON object a step and nothing else"}},
         [BACKEND] = CLI_FLAG_BACKEND,
         [DTYPE] = CLI_FLAG_DTYPE,
         [DEVICE] = CLI_FLAG_DEVICE,
@@ -86,9 +93,46 @@ static void format_progress(const dr_progress *p, char *line, size_t size) {
     if (isfinite(p->bits_per_byte)) used += dr_format(line + used, size - (size_t)used, "  %.3f bits/byte", p->bits_per_byte);
     used += snprintf(line + used, size - (size_t)used, "  %s tokens/s  %s left", cli_format_count(p->tokens_per_second, rate),
                      cli_format_seconds(p->seconds_left, left));
+    if (isfinite(p->utilization))
+        used +=
+            dr_format(line + used, size - (size_t)used, "  MFU %.1f%%  %.1f GB", 100 * p->utilization, 1e-9 * (double)p->bytes);
     if (isfinite(p->accuracy)) used += dr_format(line + used, size - (size_t)used, "  accuracy %.2f%%", 100 * p->accuracy);
     if (isfinite(p->held_out)) used += dr_format(line + used, size - (size_t)used, "  held-out loss %.4f", p->held_out);
     if (p->skipped) snprintf(line + used, size - (size_t)used, "  %lld steps skipped", (long long)p->skipped);
+}
+
+/* The columns of metrics.csv, and what the line of progress has beside them; null: there is none. */
+static void print_json(const dr_progress *p) {
+    const struct {
+        const char *key;
+        double value;
+        bool there;
+    } numbers[] = {{"loss", p->loss, true},
+                   {"bits_per_byte", p->bits_per_byte, true},
+                   {"learning_rate", p->learning_rate, true},
+                   {"gradient_norm", p->gradient_norm, true},
+                   {"tokens_per_second", p->tokens_per_second, true},
+                   {"seconds", p->seconds, true},
+                   {"seconds_left", p->seconds_left, true},
+                   {"held_out_loss", p->held_out, p->evaluated},
+                   {"accuracy", p->accuracy, p->evaluated},
+                   {"balancing_loss", p->balancing_loss, true},
+                   {"mfu", p->utilization, true}};
+    printf("{\"step\": %lld, \"steps\": %lld, \"skipped\": %lld, \"bytes\": %lld", (long long)p->step, (long long)p->steps,
+           (long long)p->skipped, (long long)p->bytes);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].there && isfinite(numbers[i].value))
+            dr_print(stdout, ", \"%s\": %.9g", numbers[i].key, numbers[i].value);
+        else
+            printf(", \"%s\": null", numbers[i].key);
+    puts("}");
+    fflush(stdout);
+}
+
+static bool report_json(void *context, const dr_progress *p) {
+    const cli_progress *progress = context;
+    print_json(p);
+    return !cli_interrupted() && !cli_progress_lost(progress);
 }
 
 /* Ends the run when the user wants it or when nobody can see the output any more. */
@@ -126,15 +170,15 @@ static void print_quoted(FILE *stream, const char *text) {
 }
 
 /* Trains and tells how it ended. */
-static int train(dr_run *run, const char *folder) {
-    dr_run_describe(run, print_line, NULL);
-    printf("run folder: %s\n", folder);
+static int train(dr_run *run, const char *folder, bool json) {
+    if (!json) dr_run_describe(run, print_line, NULL);
+    if (!json) printf("run folder: %s\n", folder);
     cli_interrupt_catch("\nfinishing this step and writing a checkpoint; once more to leave at once\n");
     cli_progress progress = cli_progress_begin(stdout);
-    dr_status status = dr_run_train(run, report, &progress);
+    dr_status status = dr_run_train(run, json ? report_json : report, &progress);
     cli_progress_end(&progress);
     if (status == DR_OK) {
-        printf("model: %s\n", folder);
+        if (!json) printf("model: %s\n", folder);
         return 0;
     }
     if (status != DR_ERROR_INTERRUPTED) return cli_failure(&cli_train, status);
@@ -165,7 +209,29 @@ static dr_status open_run(const cli_flag *flags, dr_train_options *options, dr_b
     return flags[OUT].given ? dr_run_create(backend, options, *folder, run) : create_somewhere(backend, options, chosen, run);
 }
 
-static int open_and_train(const cli_flag *flags, dr_train_options *options) {
+/* Settings for each run, which differ in their seeds. */
+static int train_side_by_side(const cli_flag *flags, int count, dr_train_options *options, dr_backend *backend) {
+    const int runs = (int)cli_flag_integer(&flags[RUNS]);
+    dr_train_options *all[CLI_MOST_RUNS] = {NULL};
+    dr_status status = DR_OK;
+    int64_t seed = 0;
+    char folder[FOLDER_SIZE], text[32];
+    dr_integer_parse(dr_train_options_get(options, "seed"), &seed);
+    default_folder(options, 1, folder);
+    for (int i = 0; i < runs && status == DR_OK; i++) {
+        status = dr_train_options_create(&all[i]);
+        if (status == DR_OK) status = read_settings(all[i], flags, count);
+        snprintf(text, sizeof text, "%lld", (long long)seed + i);
+        if (status == DR_OK) status = dr_train_options_set(all[i], "seed", text);
+    }
+    const int exit_status = status == DR_OK
+                                ? cli_train_runs(&cli_train, backend, all, runs, flags[OUT].given ? flags[OUT].value : folder)
+                                : cli_failure(&cli_train, status);
+    for (int i = 0; i < runs; i++) dr_train_options_destroy(all[i]);
+    return exit_status;
+}
+
+static int open_and_train(const cli_flag *flags, int count, dr_train_options *options) {
     char chosen[FOLDER_SIZE];
     const char *folder;
     int64_t threads = 0;
@@ -181,9 +247,11 @@ static int open_and_train(const cli_flag *flags, dr_train_options *options) {
     int exit_status;
     if (cli_flag_boolean(&flags[DRY_RUN])) {
         exit_status = cli_train_plan(&cli_train, backend, options);
+    } else if (cli_flag_integer(&flags[RUNS]) > 1) {
+        exit_status = train_side_by_side(flags, count, options, backend);
     } else {
         status = open_run(flags, options, backend, chosen, &folder, &run);
-        exit_status = status == DR_OK ? train(run, folder) : cli_failure(&cli_train, status);
+        exit_status = status == DR_OK ? train(run, folder, cli_flag_boolean(&flags[JSON])) : cli_failure(&cli_train, status);
     }
     dr_run_destroy(run);
     dr_backend_close(backend);
@@ -209,9 +277,17 @@ static int run(int argc, char **argv) {
         exit_status = cli_usage(&cli_train, "--dry-run is of a new run: leave out --resume");
         goto done;
     }
+    if (cli_flag_integer(&flags[RUNS]) > 1 &&
+        (flags[RESUME].given || cli_flag_boolean(&flags[DRY_RUN]) || cli_flag_boolean(&flags[JSON]))) {
+        exit_status = cli_usage(&cli_train, "--runs begins runs of its own: leave out --%s",
+                                flags[RESUME].given              ? "resume"
+                                : cli_flag_boolean(&flags[JSON]) ? "json"
+                                                                 : "dry-run");
+        goto done;
+    }
     status = dr_train_options_create(&options);
     if (status == DR_OK) status = read_settings(options, flags, count);
-    exit_status = status == DR_OK ? open_and_train(flags, options) : cli_failure(&cli_train, status);
+    exit_status = status == DR_OK ? open_and_train(flags, count, options) : cli_failure(&cli_train, status);
 done:
     dr_train_options_destroy(options);
     free(flags);

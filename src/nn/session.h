@@ -83,8 +83,8 @@ DR_FOR_CHECK dr_status dr_session_keep(dr_session *session, int64_t level);
  * rows; labelled: there are labels. */
 dr_status dr_session_prepare(dr_session *session, dr_phase phase, const dr_layout *layout, int64_t targets, bool selects,
                              bool labelled);
-/* Takes the batch of a prepared call over to the backend, or all of it but its ids, where these are NULL. seen: [sequences] tokens that the state has seen, NULL: none. slot:
- * [sequences] of what grows in the state, NULL: in order. */
+/* Takes the batch of a prepared call over to the backend, or all of it but its ids, where these are NULL. seen: [sequences]
+ * tokens that the state has seen, NULL: none. slot: [sequences] of what grows in the state, NULL: in order. */
 dr_status dr_session_upload(dr_session *session, const dr_batch *batch, const int64_t *seen, const int64_t *slot);
 
 /* From ids to session->x through all layers. state: carried in and out, or NULL: from zero. */
@@ -95,13 +95,13 @@ dr_status dr_session_run(dr_session *session, dr_model_state *state);
 dr_status dr_session_steps(dr_session *session, const int32_t *ids, int64_t count, dr_model_state *state, int64_t wanted,
                            float *logits);
 
-/* dr_model_step, of which the backend chooses the tokens, from ids below `allowed` by draws [sequences] in host memory. ids NULL:
- * the step takes what the one before it chooses, so that it may begin before the host knows that. One step may be under way at a
- * time or, where the backend has `fetch`, two. Of a model whose backend has the operation `choose`. */
-dr_status dr_model_choose_begin(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
-                                const dr_draw *draws);
+/* dr_model_step, of which the backend chooses the tokens, from ids below `allowed` by draws [sequences] in host memory. ids
+ * NULL: the step takes what the one before it chooses, so that it may begin before the host knows that. One step may be under
+ * way at a time or, where the backend has `fetch`, two. Of a model whose backend has the operation `choose`. */
+DR_FOR_CHECK dr_status dr_model_choose_begin(const dr_model *model, const int32_t *ids, dr_model_state *state, int64_t allowed,
+                                             const dr_draw *draws);
 /* What the first of the steps under way chose, [sequences] in host memory; DR_ERROR_NUMERIC where logits are not numbers. */
-dr_status dr_model_choose_end(dr_model_state *state, int32_t *chosen);
+DR_FOR_CHECK dr_status dr_model_choose_end(dr_model_state *state, int32_t *chosen);
 /* Ends the steps under way, of which nobody wants to know. */
 void dr_model_choose_forget(dr_model_state *state);
 

@@ -13,6 +13,7 @@
 #include "train/trial.h"
 
 #include <math.h>
+#include <string.h>
 
 /* On a GPU the first step opens libraries and the third records a graph. */
 enum { SETTING_UP = 4 };
@@ -80,6 +81,8 @@ typedef struct {
     double last;           /* when the step before was finished */
     double mean_seconds;   /* of a step without evaluation, exponential; the first steps set things up and leave it nothing */
     int timed;             /* steps that it has seen */
+    double operations;     /* 6 a parameter that a token goes through */
+    double peak;           /* of the backend a second; 0: not known */
     double loss, held_out; /* of the last step; held_out 0: it was not evaluated */
     bool stops;            /* the callback wants no more */
 } training;
@@ -100,6 +103,8 @@ static void tell_times(training *t, const dr_step *asked, dr_progress *progress)
     progress->seconds = position->seconds;
     progress->tokens_per_second = (double)asked->tokens / t->mean_seconds;
     progress->seconds_left = (double)left * position->seconds / (double)position->step;
+    progress->utilization = t->peak > 0 ? t->operations * progress->tokens_per_second / t->peak : (double)NAN;
+    progress->bytes = dr_trial_bytes(t->run);
 }
 
 /* Reads the numbers of a step, evaluates when due, and tells of it. */
@@ -141,6 +146,12 @@ static dr_status advance(training *t) {
     return finish(t, &asked[step % DR_STEPS_UNDER_WAY]);
 }
 
+/* Operations a second that are published of H100 and H200 in bf16, without sparsity; 0 of other devices. */
+static double peak_of(const dr_backend *backend) {
+    const bool known = backend->storage == DR_BF16 && strcmp(dr_backend_isa(backend), "sm_90a") == 0;
+    return known ? 989.4e12 : 0;
+}
+
 static dr_status go_on(training *t) {
     dr_run *run = t->run;
     while (!is_over(run)) {
@@ -164,6 +175,8 @@ dr_status dr_run_train(dr_run *run, dr_progress_callback callback, void *context
                   .save_every = dr_setting_integer(run->options, DR_SET_SAVE_EVERY),
                   .evaluate_every = dr_setting_integer(run->options, DR_SET_EVALUATE_EVERY)};
     if (!run->folder) return dr_fail(DR_ERROR_ARGUMENT, "a run from dr_run_prepare has no folder: it cannot be trained");
+    t.operations = 6.0 * (double)dr_plan_active(run->model);
+    t.peak = peak_of(run->numbers.backend);
     if (position->step > 0) DR_TRY(dr_save_written(run, dr_kept_write(run, false))); /* which a kill may have prevented */
     if (run->task->ops->prepare) run->task->ops->prepare(run->task, position->step * run->numbers.parts + 1);
     t.start = dr_clock_now() - position->seconds;

@@ -7,6 +7,7 @@
 #include "train/optimizer.h"
 #include "train/settings.h"
 #include "train/task.h"
+#include "train/trial.h"
 
 #include <deltarule/train.h>
 #include <string.h>
@@ -71,6 +72,12 @@ static void count_parameters(const dr_model *model, dr_run_plan *plan) {
     }
     for (int64_t i = 0; i < model->description.count; i++) count_layer(model, i, plan);
     plan->parameters = model->count;
+}
+
+int64_t dr_plan_active(const dr_model *model) {
+    dr_run_plan plan = {0};
+    count_parameters(model, &plan);
+    return plan.active;
 }
 
 /* Bytes of the block, of its gradient and means, and of a part of a step. */

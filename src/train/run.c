@@ -161,6 +161,23 @@ dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, co
     return status;
 }
 
+dr_status dr_run_create_beside(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
+    DR_NEED(backend);
+    DR_NEED(run);
+    dr_backend *own;
+    *run = NULL;
+    if (!backend->ops->beside)
+        return dr_fail(DR_ERROR_UNSUPPORTED, "backend \"%s\" has all processors to itself: nothing runs beside it",
+                       dr_backend_name(backend));
+    DR_TRY(backend->ops->beside(backend, &own));
+    const dr_status status = dr_run_create(own, options, folder, run);
+    if (status == DR_OK)
+        (*run)->own = own;
+    else
+        dr_backend_close(own);
+    return status;
+}
+
 /* Whether both are numbers, and the same one: 1e-3 and 0.001. */
 static bool same_number(dr_setting_id id, const char *one, const char *other) {
     double first, second;
@@ -320,6 +337,7 @@ void dr_run_destroy(dr_run *run) {
     dr_model_destroy(run->model);
     if (run->task) run->task->ops->destroy(run->task);
     dr_train_options_destroy(run->options);
+    dr_backend_close(run->own);
     dr_release(run->folder);
     dr_release(run);
 }

@@ -22,6 +22,7 @@ struct dr_run {
     dr_metrics metrics;
     dr_run_position position;
     int64_t earlier_steps;  /* of the schedule before a resumed run was given others; else 0 */
+    dr_backend *own;        /* beside which others run; NULL: the caller has it */
     struct dr_saver *saver; /* train/save.h; NULL until a checkpoint is written beside the run */
     bool saves_alone;       /* which it cannot be */
 };

@@ -15,4 +15,7 @@ dr_status dr_trial_run(dr_run *run);
 /* Bytes of parameters, gradient and optimizer, and of a step: all but the data and a piece of a tensor that is written. */
 int64_t dr_trial_bytes(const dr_run *run);
 
+/* Parameters that a token goes through: of experts those that it chooses. */
+int64_t dr_plan_active(const dr_model *model);
+
 #endif

@@ -4,7 +4,7 @@
 
 page=$root/docs/deltarule.1
 flags_of_page() { grep -o '^\.It Fl -[a-z0-9-]*' "$page" | sed 's/.*Fl -//' | sort -u; }
-for command in rules train score evaluate convert generate chat tokenize detokenize tokenizer chat-template serve verify theory 'bench op' 'bench decode' 'bench train' info experiment probe; do
+for command in rules train score evaluate convert generate chat tokenize detokenize tokenizer chat-template serve verify theory 'bench op' 'bench decode' 'bench train' 'bench score' 'bench generate' info experiment probe; do
     grep -q "^\.Ss deltarule ${command%% *}" "$page" || fail "deltarule.1 has no section on $command"
     # shellcheck disable=SC2086 # bench has commands of its own
     "$deltarule" $command --help | grep -o '^  --[a-z0-9-]*' | sed 's/^  --//'

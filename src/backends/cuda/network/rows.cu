@@ -54,33 +54,30 @@ dr_status dr_cuda_rows_scatter(dr_backend *backend, int64_t rows, int64_t count,
 /* ---- the gradient of a table ----------------------------------------------------------------------------------------------
  */
 
-enum { TILE = 1024, OWN = TILE / THREADS, CHUNK = 128 };
+enum { TILE = 1024, TILE_BITS = 10, CHUNK = 128 };
 
-/* Each block puts the rows of one tile in order: by their ids, those of equal ids by their numbers. */
+/* Each block puts the rows of one tile in order, by a bitonic network: by their ids, those of equal ids by their numbers. */
 static __global__ void __launch_bounds__(THREADS)
     order_tile(const int32_t *ids, int rows, int32_t *tile_ids, int32_t *tile_rows) {
-    __shared__ int32_t keys[TILE];
+    __shared__ uint64_t keys[TILE]; /* id, then number in the tile; behind the rows what is above all of them */
     const int first = (int)blockIdx.x * TILE, count = rows - first < TILE ? rows - first : TILE;
-    int32_t own[OWN], before[OWN];
+    for (int i = (int)threadIdx.x; i < TILE; i += THREADS)
+        keys[i] = i < count ? (uint64_t)ids[first + i] << TILE_BITS | (uint64_t)i : ~(uint64_t)0;
+    for (int size = 2; size <= TILE; size *= 2)
+        for (int apart = size / 2; apart > 0; apart /= 2) {
+            __syncthreads();
 #pragma unroll
-    for (int r = 0; r < OWN; r++) {
-        const int i = (int)threadIdx.x + r * THREADS;
-        own[r] = i < count ? ids[first + i] : 0, before[r] = 0;
-        keys[i] = own[r];
-    }
+            for (int pair = (int)threadIdx.x; pair < TILE / 2; pair += THREADS) {
+                const int low = 2 * pair - (pair & (apart - 1));
+                const uint64_t one = keys[low], other = keys[low + apart];
+                const bool exchange = (one > other) == ((low & size) == 0);
+                if (exchange) keys[low] = other, keys[low + apart] = one;
+            }
+        }
     __syncthreads();
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-        const int32_t other = keys[i];
-#pragma unroll
-        for (int r = 0; r < OWN; r++) before[r] += other < own[r] + (i < (int)threadIdx.x + r * THREADS);
-    }
-#pragma unroll
-    for (int r = 0; r < OWN; r++) {
-        const int i = (int)threadIdx.x + r * THREADS;
-        if (i >= count) continue;
-        tile_ids[first + before[r]] = own[r];
-        tile_rows[first + before[r]] = first + i;
+    for (int i = (int)threadIdx.x; i < count; i += THREADS) {
+        tile_ids[first + i] = (int32_t)(keys[i] >> TILE_BITS);
+        tile_rows[first + i] = first + (int)(keys[i] & (TILE - 1));
     }
 }
 
