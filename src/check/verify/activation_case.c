@@ -110,7 +110,7 @@ static dr_status run_norm(const dr_activation_case *read, dr_backend *backend, c
 }
 
 dr_dtype dr_activation_case_dtype(const dr_activation_case *read, const dr_backend *types) {
-    return dr_kind_dtype(types, read->is_gate ? DR_NUMBER : DR_VECTOR);
+    return read->is_gate ? dr_backend_dtype(types) : types->storage;
 }
 
 dr_status dr_activation_case_run(const dr_activation_case *read, dr_backend *backend, const dr_backend *types,
