@@ -25,6 +25,8 @@ transformer_340m 366271488
 eda_2.5b 2648358720
 eda_25b_a2.8b 24602686240
 gdn_25m 27686320
+gdn_english 367743360
+kda_english 355012800
 COUNTS
 while read -r name count; do
     expect 0 "parameters: $count" "$deltarule" train --config "$root/examples/recipes/$name.json" --dry-run
