@@ -1,7 +1,7 @@
 /* Names of machines out of Linux's /proc. */
 #include "cli/machine.h"
 
-#include <glob.h>
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,16 +22,20 @@ static bool read_name(const char *file, const char *key, char name[CLI_MACHINE_S
     return found;
 }
 
-void cli_machine_name(const char *backend, char name[CLI_MACHINE_SIZE]) {
+/* The first GPU that the driver lists. */
+static bool read_gpu(char name[CLI_MACHINE_SIZE]) {
+    char file[sizeof "/proc/driver/nvidia/gpus//information" + 256];
     bool found = false;
-    if (strcmp(backend, "cuda") == 0) {
-        glob_t files;
-        if (glob("/proc/driver/nvidia/gpus/*/information", 0, NULL, &files) == 0) {
-            found = read_name(files.gl_pathv[0], "Model", name);
-            globfree(&files);
-        }
-    } else {
-        found = read_name("/proc/cpuinfo", "model name", name);
+    DIR *listing = opendir("/proc/driver/nvidia/gpus");
+    for (const struct dirent *item; listing && !found && (item = readdir(listing));) {
+        snprintf(file, sizeof file, "/proc/driver/nvidia/gpus/%s/information", item->d_name);
+        found = item->d_name[0] != '.' && read_name(file, "Model", name);
     }
+    if (listing) closedir(listing);
+    return found;
+}
+
+void cli_machine_name(const char *backend, char name[CLI_MACHINE_SIZE]) {
+    const bool found = strcmp(backend, "cuda") == 0 ? read_gpu(name) : read_name("/proc/cpuinfo", "model name", name);
     if (!found) snprintf(name, CLI_MACHINE_SIZE, "unknown");
 }

@@ -227,7 +227,8 @@ static dr_status choose(const dr_chat *chat, const dr_chat_options *options, con
     *chosen = json_object_get(chat->templates, *name);
     if (*chosen) return DR_OK;
     json_object_foreach(chat->templates, key, value) {
-        if (strlen(names) + strlen(key) + 3 < sizeof names) strcat(strcat(names, *names ? ", " : ""), key);
+        const size_t used = strlen(names);
+        if (used + strlen(key) + 3 < sizeof names) snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", key);
     }
     return dr_fail(DR_ERROR_ARGUMENT, "there is no chat template '%s'; there are: %s", *name, names);
 }

@@ -5,6 +5,7 @@
 
 #include "tokenize/template_tree.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct {
@@ -75,9 +76,10 @@ static inline void *unexpected(parser *p, const char *wanted) {
 }
 
 static inline bool need_operator(parser *p, const char *text) {
-    char wanted[16] = "'";
+    char wanted[16];
     if (skip_operator(p, text)) return true;
-    return unexpected(p, strcat(strcat(wanted, text), "'"));
+    snprintf(wanted, sizeof wanted, "'%s'", text);
+    return unexpected(p, wanted);
 }
 
 static inline dr_node *make(parser *p, dr_node_kind kind) {

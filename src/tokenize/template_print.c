@@ -15,7 +15,7 @@ void dr_real_text(double real, char text[40]) {
     int count = 0, point = 0, exponent = 0;
     bool behind = false;
     if (isnan(real) || isinf(real)) {
-        strcpy(text, isnan(real) ? "nan" : real > 0 ? "inf" : "-inf");
+        snprintf(text, 40, "%s", isnan(real) ? "nan" : real > 0 ? "inf" : "-inf");
         return;
     }
     dr_number_write(real, digits);
@@ -44,7 +44,8 @@ void dr_real_text(double real, char text[40]) {
             if (i == point && point > 0) *text++ = '.';
             *text++ = i < count ? plain[i] : '0';
         }
-        strcpy(text, point >= count ? ".0" : "");
+        if (point >= count) *text++ = '.', *text++ = '0';
+        *text = '\0';
     } else {
         snprintf(text, 40, "%s%c%s%se%c%02d", sign, plain[0], count > 1 ? "." : "", plain + 1, point > 0 ? '+' : '-',
                  abs(point - 1) % 1000);

@@ -148,7 +148,7 @@ static dr_status find_pair(learning *l, int32_t left, int32_t right, size_t *ind
 static dr_status add_pair(learning *l, int32_t left, int32_t right, int32_t word, int64_t count, size_t *index) {
     DR_TRY(find_pair(l, left, right, index));
     pair *p = &l->pairs[*index];
-    p->count += count;
+    p->count += count; /* NOLINT(clang-analyzer-core.NullDereference): it takes a slot to be filled before the first pair */
     if (p->word_count > 0 && p->words[p->word_count - 1] == word) return DR_OK;
     void *words = p->words;
     DR_TRY(dr_array_reserve(&words, p->word_count, &p->word_room, 1, sizeof *p->words, "places of pairs"));

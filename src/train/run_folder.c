@@ -150,6 +150,8 @@ dr_status dr_run_folder_check(const char *folder) {
     /* the process that the file names may have ended and still be there until its parent asks for its status */
     bool held = read_holder(path, holder) && dr_lock_held(path);
     dr_status status = held ? fail_held(folder, path) : check_contents(folder);
+    /* what is in it may be of a process that has begun in between */
+    if (status != DR_OK && !held && read_holder(path, holder) && dr_lock_held(path)) status = fail_held(folder, path);
     dr_release(path);
     return status;
 }

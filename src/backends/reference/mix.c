@@ -5,10 +5,10 @@
 
 /* ---- token shift: y_m[t] = x[t] + (x[t - 1] - x[t]) factor_m --------------------------------------------------------- */
 
-/* The row before token t of sequence i: of the call, or from the state, or NULL: zeros. */
-static const double *row_before(const dr_token_shift *shift, int64_t i, int64_t t, const double *x, const double *initial) {
-    if (t > dr_layout_begin(&shift->layout, i)) return x + (t - 1) * shift->dim;
-    return initial ? initial + i * shift->dim : NULL;
+/* Channel c of the row before token t of sequence i: of the call, or from the state, or 0. */
+static double before(const dr_token_shift *shift, int64_t i, int64_t t, int64_t c, const double *x, const double *initial) {
+    if (t > dr_layout_begin(&shift->layout, i)) return x[(t - 1) * shift->dim + c];
+    return initial ? initial[i * shift->dim + c] : 0;
 }
 
 dr_status dr_reference_token_shift_forward(dr_backend *backend, const dr_token_shift *shift, const void *x_,
@@ -19,16 +19,15 @@ dr_status dr_reference_token_shift_forward(dr_backend *backend, const dr_token_s
     for (int64_t i = 0; i < shift->layout.sequences; i++) {
         const int64_t begin = dr_layout_begin(&shift->layout, i), end = dr_layout_begin(&shift->layout, i + 1);
         for (int64_t t = begin; t < end; t++) {
-            const double *before = row_before(shift, i, t, x, initial);
             for (int64_t m = 0; m < shift->mixes; m++)
                 for (int64_t c = 0; c < dim; c++)
                     ((double *)y)[(m * rows + t) * dim + c] =
-                        x[t * dim + c] + ((before ? before[c] : 0) - x[t * dim + c]) * ((const double *)factors)[m * dim + c];
+                        x[t * dim + c] +
+                        (before(shift, i, t, c, x, initial) - x[t * dim + c]) * ((const double *)factors)[m * dim + c];
         }
         if (!final_) continue;
         double *final = (double *)final_ + i * dim;
-        const double *last = row_before(shift, i, end, x, initial);
-        for (int64_t c = 0; c < dim; c++) final[c] = last ? last[c] : 0;
+        for (int64_t c = 0; c < dim; c++) final[c] = before(shift, i, end, c, x, initial);
     }
     return DR_OK;
 }
@@ -44,11 +43,10 @@ dr_status dr_reference_token_shift_backward(dr_backend *backend, const dr_token_
     for (int64_t i = 0; i < shift->layout.sequences; i++) {
         const int64_t begin = dr_layout_begin(&shift->layout, i), end = dr_layout_begin(&shift->layout, i + 1);
         for (int64_t t = begin; t < end; t++) {
-            const double *before = row_before(shift, i, t, x, initial);
             for (int64_t at = 0; at < shift->mixes * dim; at++) {
                 const int64_t m = at / dim, c = at % dim;
                 const double d = ((const double *)d_y_)[(m * rows + t) * dim + c];
-                if (d_factors) d_factors[at] += d * ((before ? before[c] : 0) - x[t * dim + c]);
+                if (d_factors) d_factors[at] += d * (before(shift, i, t, c, x, initial) - x[t * dim + c]);
                 if (d_x) d_x[t * dim + c] += d * (1 - factors[at]);
                 if (d_x && t > begin) d_x[(t - 1) * dim + c] += d * factors[at];
             }

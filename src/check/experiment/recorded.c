@@ -206,16 +206,16 @@ static dr_status fill(const dr_experiment *experiment, const dr_cell *cell, cons
 static dr_status record_cell(const dr_experiment *experiment, dr_cell *cell, const char *folder) {
     json_t *record = json_object();
     char *text = NULL;
+    void *line = NULL;
     dr_status status = record ? fill(experiment, cell, folder, record) : no_memory();
     if (status == DR_OK && !(text = dr_json_format(record, JSON_COMPACT))) status = no_memory();
-    char *line = text ? realloc(text, strlen(text) + 2) : NULL;
-    if (line) {
-        strcat(line, "\n");
-        status = dr_file_append(place(experiment, "results"), line, strlen(line));
-    } else if (status == DR_OK) {
-        status = no_memory();
+    if (status == DR_OK) status = dr_allocate(strlen(text) + 2, "a line of results", &line);
+    if (status == DR_OK) {
+        const int length = snprintf(line, strlen(text) + 2, "%s\n", text);
+        status = dr_file_append(place(experiment, "results"), line, (size_t)length);
     }
-    free(line ? line : text);
+    dr_release(line);
+    free(text);
     if (status == DR_OK) cell->record = json_incref(record);
     json_decref(record);
     return status;
