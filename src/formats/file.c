@@ -103,6 +103,17 @@ dr_status dr_file_write(dr_file *file, const void *data, size_t bytes) {
     return file->status;
 }
 
+dr_status dr_file_write_zeros(dr_file *file, size_t bytes) {
+    static const char zeros[4096];
+    if (file->status != DR_OK || bytes == 0) return file->status;
+    const off_t at = lseek(file->descriptor, 0, SEEK_CUR);
+    const bool reserved = at >= 0 && fallocate(file->descriptor, 0, at, (off_t)bytes) == 0;
+    if (reserved && lseek(file->descriptor, at + (off_t)bytes, SEEK_SET) >= 0) return DR_OK;
+    for (; bytes > 0 && file->status == DR_OK; bytes -= bytes < sizeof zeros ? bytes : sizeof zeros)
+        dr_file_write(file, zeros, bytes < sizeof zeros ? bytes : sizeof zeros);
+    return file->status;
+}
+
 dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes) {
     const char *at = data;
     while (bytes > 0 && file->status == DR_OK) {

@@ -438,14 +438,22 @@ static void write_header(dr_file *file, const char *text) {
     dr_file_write(file, spaces, padding);
 }
 
+static bool is_zero(const char *bytes, size_t count) {
+    return count > 0 && bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
 /* Elements as they come from the caller's source, through one piece of memory; the first failure sticks to the file. */
 static void write_pieces(dr_file *file, int64_t index, const dr_tensor *tensor, dr_tensor_source source, void *context,
                          void *piece) {
     int64_t count = dr_tensor_count(tensor);
     for (int64_t first = 0; first < count && file->status == DR_OK; first += PIECE_ELEMENTS) {
         int64_t some = count - first < PIECE_ELEMENTS ? count - first : PIECE_ELEMENTS;
+        const size_t bytes = (size_t)some * dr_dtype_size(tensor->dtype);
         file->status = source(context, index, first, some, piece);
-        dr_file_write(file, piece, (size_t)some * dr_dtype_size(tensor->dtype));
+        if (file->status == DR_OK && is_zero(piece, bytes)) /* as the means of a run that begins are */
+            dr_file_write_zeros(file, bytes);
+        else
+            dr_file_write(file, piece, bytes);
     }
 }
 

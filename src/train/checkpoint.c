@@ -60,6 +60,7 @@ static dr_status read_moment(void *context, int64_t index, int64_t first, int64_
     const int64_t listed = dr_model_parameters(optimizer->model, &parameters);
     int64_t begin = 0; /* of a parameter in the file */
     memset(to, 0, (size_t)count * dr_dtype_size(dtype));
+    if (optimizer->updates == 0) return DR_OK; /* all zero */
     for (int64_t i = 0; i < listed && begin < first + count; begin += dr_parameter_room(parameters[i++].count)) {
         const int64_t end = begin + parameters[i].count, from = begin > first ? begin : first,
                       until = end < first + count ? end : first + count;
