@@ -336,9 +336,8 @@ static bool depends_on_squash(const dr_rule *rule, const dr_cuda_row *row) {
     return row->write == DR_SOURCE_SQUASHED && (rule->decay == DR_DECAY_NONE || row->gains == DR_GAINS_OF_DOT);
 }
 
-/* Erases all that a unit key held; or, beside other rows, takes a read off in full whatever it writes. */
-static bool steps_fully(const dr_rule *rule, const dr_cuda_row *row) {
-    if (rule->rows > 1 && row->gains == DR_GAINS_ONE && row->reads != DR_READS_NONE) return true;
+/* Erases all that a unit key held (tests/test_chunk_rounding.c). */
+static bool steps_fully(const dr_cuda_row *row) {
     return row->formula == DR_GAIN_NORMALIZED || (row->gains == DR_GAINS_ONE && row->reads == DR_READS_TIED);
 }
 
@@ -346,7 +345,7 @@ bool dr_cuda_rule_widens(const dr_rule *rule) {
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
     for (int i = 0; i < rule->rows; i++) {
         const dr_cuda_row row = row_of(rule, &rule->row[i]);
-        if (steps_fully(rule, &row) || depends_on_squash(rule, &row)) return true;
+        if (steps_fully(&row) || depends_on_squash(rule, &row)) return true;
     }
     return false;
 }
