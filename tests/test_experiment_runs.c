@@ -209,7 +209,16 @@ static dr_experiment *open_recorded(int steps, const char *machine) {
     return experiment;
 }
 
-/* A cell that is done elsewhere counts, by its settings, and the last of several. */
+static int lines_of(const char *name) {
+    FILE *file = fopen(name, "re");
+    assert_non_null(file);
+    int lines = 0;
+    for (int c; (c = getc(file)) != EOF;) lines += c == '\n';
+    fclose(file);
+    return lines;
+}
+
+/* A cell that is done elsewhere counts, by its settings. */
 static void test_recorded(void **state) {
     (void)state;
     static char table[16384];
@@ -220,8 +229,9 @@ static void test_recorded(void **state) {
     make_run("step,loss,accuracy,f:layer 1,g:layer 1\n20,5,,,\n40,0.123456789,0.5,3,4\n");
     assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
     assert_int_equal(dr_experiment_record(experiment, folder), DR_OK);
-    assert_int_equal(dr_experiment_record(experiment, folder), DR_OK); /* once is enough */
+    assert_int_equal(dr_experiment_record(experiment, folder), DR_OK);
     dr_experiment_close(experiment);
+    assert_int_equal(lines_of(scratch_path("recorded/drawn.jsonl")), 1); /* once is enough */
 
     experiment = open_recorded(40, NULL);
     assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_DONE);
