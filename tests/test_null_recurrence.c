@@ -2,6 +2,7 @@
 #include "null.h"
 
 #include <deltarule/plan.h>
+#include <deltarule/prefill.h>
 #include <deltarule/state.h>
 
 enum { ROWS = 8, SEQUENCES = 2, HEADS = 1, SIZE = 4 };
@@ -204,6 +205,10 @@ static void test_plan(void **unused) {
     REFUSED(dr_plan_create_with_forms, "recurrence", t.backend, NULL, &forms, &plan);
     ALLOWED(dr_plan_create_with_forms, "forms", t.backend, &t.many, NULL, &plan);
     REFUSED(dr_plan_create_with_forms, "plan", t.backend, &t.many, &forms, NULL);
+    REFUSED(dr_plan_create_for_slots, "backend", NULL, &t.many, &forms, &plan);
+    REFUSED(dr_plan_create_for_slots, "recurrence", t.backend, NULL, &forms, &plan);
+    ALLOWED(dr_plan_create_for_slots, "forms", t.backend, &t.many, NULL, &plan);
+    REFUSED(dr_plan_create_for_slots, "plan", t.backend, &t.many, &forms, NULL);
     NOTHING(dr_plan_destroy, "plan", NULL);
     REFUSED(dr_plan_memory, "plan", NULL, &memory);
     REFUSED(dr_plan_memory, "memory", t.plan, NULL);

@@ -13,6 +13,7 @@
 #include <deltarule/model.h>
 #include <deltarule/plan.h>
 #include <deltarule/pool.h>
+#include <deltarule/prefill.h>
 #include <deltarule/prefix.h>
 #include <deltarule/recurrence.h>
 #include <deltarule/rule.h>

@@ -181,6 +181,7 @@ static dr_status check_checkpoints(const dr_plan *plan, const dr_call *call) {
                            dr_state_name((dr_state_kind)i));
     DR_TRY(check_pointer(slots->row, true, "the list of rows of checkpoints"));
     DR_TRY(check_pointer(slots->slot, true, "the list of slots of checkpoints"));
+    if (ops->device) return DR_OK;
     DR_TRY(check_slot_list(slots->slot, slots->checkpoints, slots->slots, "checkpoint"));
     const int64_t apart = dr_supports(plan->backend, DR_OPERATION_BOUNDARY) ? ops->recurrence_chunk(plan) : 1;
     for (int64_t i = 0; i < slots->checkpoints; i++) {
@@ -206,9 +207,14 @@ static dr_status check_pool(const dr_plan *plan, const dr_call *call) {
         return dr_fail(DR_ERROR_UNSUPPORTED,
                        "a forward of backend %s has no pools of states: give it the states of each sequence",
                        backend->ops->name);
+    if (backend->ops->device && !(plan->calls & DR_CALLS_POOLED))
+        return dr_fail(DR_ERROR_ARGUMENT, "a forward with slots on backend %s: plan it so (dr_plan_create_for_slots)",
+                       backend->ops->name);
     DR_TRY(check_pool_size(slots));
-    DR_TRY(check_slot_list(slots->from, sequences, slots->slots, "the start of sequence"));
-    DR_TRY(check_slot_list(slots->to, sequences, slots->slots, "the end of sequence"));
+    if (!backend->ops->device) {
+        DR_TRY(check_slot_list(slots->from, sequences, slots->slots, "the start of sequence"));
+        DR_TRY(check_slot_list(slots->to, sequences, slots->slots, "the end of sequence"));
+    }
     return check_checkpoints(plan, call);
 }
 

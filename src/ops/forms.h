@@ -7,6 +7,9 @@
 /* recurrence was checked. DR_ERROR_ARGUMENT with the member that cannot be. */
 dr_status dr_forms_check(const dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms);
 
+/* Beside the kinds of calls that a plan is for: its forwards take slots. */
+enum { DR_CALLS_POOLED = 4 };
+
 /* Whether they are those of dr_forms_default. */
 bool dr_forms_are_plain(const dr_backend *backend, const dr_forms *forms);
 

@@ -6,6 +6,7 @@
 #include "ops/operations.h"
 #include "ops/plan_make.h"
 #include "ops/shapes.h"
+#include <deltarule/prefill.h>
 
 dr_status dr_plan_make(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, unsigned calls,
                        dr_plan *plan) {
@@ -40,34 +41,49 @@ static void add_room(dr_plan *plan) {
     plan->memory.backward += room.used;
 }
 
-dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, dr_plan *plan) {
+static dr_status make_for(unsigned calls, dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                          dr_plan *plan) {
     DR_TRY(dr_recurrence_check_bounds(recurrence));
     if (forms) DR_TRY(dr_forms_check(backend, recurrence, forms));
     const dr_layout *layout = &recurrence->layout;
     const unsigned even = layout->rows % layout->sequences == 0 ? DR_CALLS_EVEN : 0;
-    DR_TRY(dr_plan_make(backend, recurrence, forms, DR_CALLS_PACKED | even, plan));
+    DR_TRY(dr_plan_make(backend, recurrence, forms, DR_CALLS_PACKED | even | calls, plan));
     plan->rule.name = plan->rule.title = plan->rule.source = NULL; /* text of the caller's */
     add_room(plan);
     return DR_OK;
+}
+
+dr_status dr_plan_make_any(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms, dr_plan *plan) {
+    return make_for(0, backend, recurrence, forms, plan);
 }
 
 dr_status dr_plan_create(dr_backend *backend, const dr_recurrence *recurrence, dr_plan **plan) {
     return dr_plan_create_with_forms(backend, recurrence, NULL, plan);
 }
 
-dr_status dr_plan_create_with_forms(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
-                                    dr_plan **plan) {
+static dr_status create_for(unsigned calls, dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                            dr_plan **plan) {
     DR_NEED(backend);
     DR_NEED(plan);
     void *memory;
     DR_TRY(dr_allocate(sizeof(dr_plan), "a plan", &memory));
-    const dr_status status = dr_plan_make_any(backend, recurrence, forms, memory);
+    const dr_status status = make_for(calls, backend, recurrence, forms, memory);
     if (status != DR_OK) {
         dr_release(memory);
         return status;
     }
     *plan = memory;
     return DR_OK;
+}
+
+dr_status dr_plan_create_with_forms(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                                    dr_plan **plan) {
+    return create_for(0, backend, recurrence, forms, plan);
+}
+
+dr_status dr_plan_create_for_slots(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
+                                   dr_plan **plan) {
+    return create_for(DR_CALLS_POOLED, backend, recurrence, forms, plan);
 }
 
 void dr_plan_destroy(dr_plan *plan) {

@@ -44,12 +44,12 @@ static dr_backend *opened(const char *name, const dr_backend_options *options) {
 static const struct {
     const char *name;
     bool (*run)(gpu *g, fault *what);
-} suites[] = {{"refusals", suite_refusals},   {"graphs", suite_graphs},     {"busy", suite_busy},
-              {"chains", suite_chains},       {"slots", suite_slots},       {"many", suite_many},
-              {"pipelines", suite_pipelines}, {"shapes", suite_shapes},     {"layers", suite_layers},
-              {"early", suite_early},         {"decays", suite_decays},     {"plans", suite_plans},
-              {"large", suite_large},         {"rounding", suite_rounding}, {"networks", suite_networks},
-              {"models", suite_models},       {"trials", suite_trials}};
+} suites[] = {{"refusals", suite_refusals},   {"graphs", suite_graphs}, {"busy", suite_busy},
+              {"chains", suite_chains},       {"slots", suite_slots},   {"many", suite_many},
+              {"pipelines", suite_pipelines}, {"shapes", suite_shapes}, {"layers", suite_layers},
+              {"early", suite_early},         {"decays", suite_decays}, {"plans", suite_plans},
+              {"forms", suite_forms},         {"large", suite_large},   {"rounding", suite_rounding},
+              {"networks", suite_networks},   {"models", suite_models}, {"trials", suite_trials}};
 enum { SUITES = sizeof suites / sizeof *suites };
 
 /* Fills g and what is run: a suite's name, or NULL for all. 0, or the exit status. */

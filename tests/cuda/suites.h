@@ -62,6 +62,8 @@ bool suite_chains(gpu *g, fault *what);
 bool suite_decays(gpu *g, fault *what);
 /* Plans: many threads and streams, boundaries on the device, what is saved, graphs, nothing forgotten. */
 bool suite_plans(gpu *g, fault *what);
+/* Forms of plans, and pools that forwards read and write (formed.h). */
+bool suite_forms(gpu *g, fault *what);
 /* Operations of networks: each with drawn shapes, against the reference (network/calls.h). */
 bool suite_networks(gpu *g, fault *what);
 /* Whole models: loss, gradient, the same bits again (network/models.h). */

@@ -6,6 +6,8 @@
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/engine/engines.h"
 #include "backends/cuda/engine/widened.h"
+#include "backends/cuda/forms/forms.h"
+#include "backends/cuda/forms/saved.h"
 #include "backends/cuda/rows/rows_make.h"
 
 /* The rules and sizes that no engine of the GPU takes. */
@@ -60,6 +62,7 @@ dr_status dr_cuda_recurrence_plan(dr_plan *plan) {
                                    plan->bounded ? recurrence->longest : 0, &plan->memory, &plan->saved);
     }
     if (engine->kind == DR_CUDA_WIDENED) dr_cuda_widened_plan(recurrence, &plan->memory);
+    if (dr_cuda_is_formed(plan)) dr_cuda_forms_plan(plan);
     plan->memory.saved = dr_saved_bytes(&plan->saved, recurrence->layout.rows, recurrence->layout.sequences);
     return DR_OK;
 }
@@ -98,9 +101,10 @@ dr_status dr_cuda_recurrence_forward(const dr_plan *plan, const dr_call *given) 
                                                           dr_cuda_widened_forward};
     dr_cuda gpu;
     const dr_cuda_call call = call_of(plan, given, &gpu);
+    const dr_cuda_run run = forward[call.engine->kind];
     int before;
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = forward[call.engine->kind](&call);
+    dr_status status = dr_cuda_is_formed(plan) ? dr_cuda_formed_forward(plan, given, &call, run) : run(&call);
     dr_cuda_leave(before);
     return status;
 }
@@ -110,9 +114,10 @@ dr_status dr_cuda_recurrence_backward(const dr_plan *plan, const dr_call *given)
                                                            dr_cuda_widened_backward};
     dr_cuda gpu;
     const dr_cuda_call call = call_of(plan, given, &gpu);
+    const dr_cuda_run run = backward[call.engine->kind];
     int before;
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = backward[call.engine->kind](&call);
+    dr_status status = dr_cuda_is_formed(plan) ? dr_cuda_formed_backward(plan, given, &call, run) : run(&call);
     dr_cuda_leave(before);
     return status;
 }
@@ -122,7 +127,8 @@ dr_status dr_cuda_recurrence_decode(const dr_plan *plan, const dr_call *given) {
     const dr_cuda_call call = call_of(plan, given, &gpu);
     int before;
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = dr_cuda_decode(&call, given->slots, given->states);
+    dr_status status = dr_cuda_is_formed(plan) ? dr_cuda_formed_decode(plan, given, &call, dr_cuda_decode)
+                                               : dr_cuda_decode(&call, given->slots, given->states);
     dr_cuda_leave(before);
     return status;
 }
@@ -141,18 +147,18 @@ int64_t dr_cuda_recurrence_chunk(const dr_plan *plan) {
 
 dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *given, int64_t sequence, int64_t boundary,
                                       const dr_mutable_states *states) {
+    const dr_layout *layout = &plan->recurrence.layout;
     dr_cuda gpu;
+    dr_cuda_saved_states saved;
     const dr_cuda_call call = call_of(plan, given, &gpu);
-    const bool chunkwise = call.engine->kind != DR_CUDA_RECURRENT;
     int before;
-    if (chunkwise && chunk_plan_of(plan)->storage != DR_F32)
-        return dr_fail(DR_ERROR_UNSUPPORTED,
-                       "the states that a forward saves on backend cuda are rounded to %s: open it with F32, "
-                       "or end the forward where the state is wanted",
-                       dr_dtype_name(call.storage));
+    DR_TRY(dr_cuda_find_saved(&call, &saved));
+    const int64_t begin =
+        dr_cuda_packed(&call) ? dr_boundaries_at(call.boundaries, sequence) : layout->rows / layout->sequences * sequence;
+    const int64_t first = saved.chunks ? sequence * saved.chunks : begin / saved.chunk + sequence;
     DR_TRY(dr_cuda_enter(plan->backend, &before));
-    dr_status status = chunkwise ? dr_cuda_chunkwise_boundary(&call, sequence, boundary, states)
-                                 : dr_cuda_recurrent_boundary(&call, sequence, boundary, states);
+    dr_status status =
+        dr_cuda_read_saved(&saved, &plan->recurrence, plan->forms.value_first, first + boundary, states, gpu.stream);
     dr_cuda_leave(before);
     return status;
 }

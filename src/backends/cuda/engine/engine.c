@@ -8,7 +8,6 @@
  * rest. So it does with A before each chunk, and what the diagonal scan made of keys and queries. */
 #include "backends/cuda/backward/backward.h"
 #include "backends/cuda/chunkwise/stages.h"
-#include "backends/cuda/engine/boundary.h"
 #include "backends/cuda/engine/engines.h"
 #include "backends/cuda/engine/made.h"
 #include "backends/cuda/rows/rows_make.h"
@@ -183,19 +182,21 @@ dr_status dr_cuda_chunkwise_backward(const dr_cuda_call *call) {
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-dr_status dr_cuda_chunkwise_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
-                                     const dr_mutable_states *states) {
-    const dr_cuda *gpu = call->gpu;
+dr_cuda_saved_states dr_cuda_chunkwise_saved(const dr_cuda_call *call) {
     const bool packed = dr_cuda_packed(call);
     engine e = {.call.plan = packed ? call->engine->packed : call->engine->even};
     lay_saved(&e, &(dr_arena){.block = call->saved});
     const dr_cuda_chunk_plan *plan = &e.call.plan;
-    const int64_t first =
-        packed ? dr_boundaries_at(call->boundaries, sequence) / plan->chunk + sequence : sequence * plan->sequence_chunks;
-    const int64_t slot = first + boundary, keys = call->recurrence->key_heads * call->recurrence->key_size;
-    if (states->at[DR_STATE_S]) DR_TRY(dr_cuda_boundary_copy(gpu, plan, e.states, slot, states->at[DR_STATE_S]));
-    if (states->at[DR_STATE_A])
-        DR_CUDA(cudaMemcpyAsync(states->at[DR_STATE_A], e.scan_entry + slot * keys, (size_t)keys * sizeof(float),
-                                cudaMemcpyDeviceToDevice, gpu->stream.at));
-    return DR_OK;
+    const int64_t width = plan->key_width, head = plan->value_width * width; /* [HV, Vp, Kp], padded */
+    return (dr_cuda_saved_states){
+        .S = e.states,
+        .A = e.scan_entry,
+        .slot = plan->value_heads * head,
+        .scan_slot = call->recurrence->key_heads * call->recurrence->key_size,
+        .head = head,
+        .key = 1,
+        .value = width,
+        .chunk = plan->chunk,
+        .chunks = packed ? 0 : plan->sequence_chunks,
+    };
 }

@@ -47,6 +47,14 @@ static inline bool dr_cuda_begins_at_16(const void *pointer) {
     return (uintptr_t)pointer % 16 == 0;
 }
 
+/* What a forward saved of its states, where they are floats: S of a slot is [HV, K, V] with these distances, A [H, K]. */
+typedef struct {
+    const float *S, *A; /* A: NULL without a diagonal scan */
+    int64_t slot, scan_slot, head, key, value;
+    int64_t chunk;  /* tokens from a slot to the next */
+    int64_t chunks; /* slots of each sequence; 0: those of a sequence begin at its first row / chunk + its number */
+} dr_cuda_saved_states;
+
 /* The bytes of calls without or with boundaries: raise forward and backward of *memory to them; saved: the formula. */
 void dr_cuda_recurrent_plan(const dr_cuda *gpu, const dr_recurrence *recurrence, bool packed, dr_recurrence_memory *memory,
                             dr_saved_size *saved);
@@ -54,8 +62,7 @@ dr_status dr_cuda_recurrent_forward(const dr_cuda_call *call);
 dr_status dr_cuda_recurrent_backward(const dr_cuda_call *call);
 /* Tokens from one saved state to the next. */
 int64_t dr_cuda_recurrent_chunk(const dr_recurrence *recurrence);
-dr_status dr_cuda_recurrent_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
-                                     const dr_mutable_states *states);
+dr_cuda_saved_states dr_cuda_recurrent_saved(const dr_cuda_call *call);
 
 /* DR_ERROR_UNSUPPORTED with a sentence for what the chunkwise engine does not take; DR_PATH_BEST then goes token by token. */
 dr_status dr_cuda_chunkwise_make(const dr_cuda *gpu, dr_dtype storage, const dr_recurrence *recurrence, bool packed,
@@ -65,8 +72,7 @@ void dr_cuda_chunkwise_plan(const dr_cuda_chunk_plan *plan, const dr_recurrence 
                             dr_recurrence_memory *memory, dr_saved_size *saved);
 dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call);
 dr_status dr_cuda_chunkwise_backward(const dr_cuda_call *call);
-dr_status dr_cuda_chunkwise_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
-                                     const dr_mutable_states *states);
+dr_cuda_saved_states dr_cuda_chunkwise_saved(const dr_cuda_call *call);
 
 /* One token of each sequence, or from slots; slots NULL: sequence i has slot i. It needs no workspace. */
 dr_status dr_cuda_decode(const dr_cuda_call *call, const dr_slots *slots, const dr_mutable_states *states);

@@ -156,24 +156,21 @@ dr_status dr_cuda_recurrent_backward(const dr_cuda_call *call) {
 
 /* ---- what a forward saved -------------------------------------------------------------------------------------------- */
 
-static dr_status copy_slot(const dr_cuda *gpu, const float *saved, int64_t slot, size_t bytes, void *to) {
-    if (saved && to)
-        DR_CUDA(
-            cudaMemcpyAsync(to, (const char *)saved + (size_t)slot * bytes, bytes, cudaMemcpyDeviceToDevice, gpu->stream.at));
-    return DR_OK;
-}
-
-dr_status dr_cuda_recurrent_boundary(const dr_cuda_call *call, int64_t sequence, int64_t boundary,
-                                     const dr_mutable_states *states) {
+dr_cuda_saved_states dr_cuda_recurrent_saved(const dr_cuda_call *call) {
     const dr_recurrence *recurrence = call->recurrence;
-    const dr_layout *layout = &recurrence->layout;
+    const int64_t K = recurrence->key_size, V = recurrence->value_size;
     dr_cuda_tokens tokens = {.chunk = 0};
     lay_saved(recurrence, &(dr_arena){.block = call->saved}, &tokens);
-    const int64_t begin =
-        dr_cuda_packed(call) ? dr_boundaries_at(call->boundaries, sequence) : layout->rows / layout->sequences * sequence;
-    const int64_t slot = begin / tokens.chunk + sequence + boundary;
-    DR_TRY(copy_slot(call->gpu, tokens.saved, slot, state_bytes(recurrence), states->at[DR_STATE_S]));
-    return copy_slot(call->gpu, tokens.saved_scan, slot, scan_bytes(recurrence), states->at[DR_STATE_A]);
+    return (dr_cuda_saved_states){
+        .S = tokens.saved,
+        .A = tokens.saved_scan,
+        .slot = recurrence->value_heads * K * V,
+        .scan_slot = recurrence->key_heads * K,
+        .head = K * V,
+        .key = V,
+        .value = 1,
+        .chunk = tokens.chunk,
+    };
 }
 
 /* ---- decoding -------------------------------------------------------------------------------------------------------- */
