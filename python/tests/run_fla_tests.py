@@ -2,8 +2,8 @@
 """Runs flash-linear-attention's own tests against deltarule's operators of the same names.
 
     run_fla_tests.py CLONE [--package deltarule.fla] [--path DIR] [--files gdn,kda,...] [--fla installed|clone] [--device auto|cpu|cuda]
-                     [--reference auto|naive|fla] [--limit N] [--timeout S] [--within S] [--jobs N] [--parts N] [--first-configuration]
-                     [-k EXPR] [--json FILE] [--keep] [--list]
+                     [--reference auto|naive|fla] [--limit N] [--timeout S] [--within S] [--jobs N] [--parts N] [--memory GB]
+                     [--first-configuration] [-k EXPR] [--json FILE] [--keep] [--list]
 
 CLONE: a git directory (bare or not) or a checkout of flash-linear-attention's repository, whose packages hold no tests; only its
 tests/ is used, and its fla/ with --fla clone. --package: the importable module with FLA's function names (found on --path or in the environment).
@@ -21,6 +21,8 @@ A test in which ours refuses an argument that no rule has, or a rule that backen
 `refused`. The last lines count what was refused and skipped by its reason, and internal tests by their names.
 On a GPU most of the time goes into the compilation of FLA's kernels: --jobs runs several processes on it, --parts divides each file's
 tests between so many of them, and --first-configuration takes the first of each kernel's configurations that runs, unmeasured.
+Processes give the GPU's memory back after each test, and --memory bounds what one may take. Tests that found none run again at the
+end, one after the other and without the bound.
 Also told: the worst ratio of an error to its tolerance (FLA's assert_close) in a file. FLA_CI is unset, which would turn failures into warnings.
 """
 import argparse
@@ -186,6 +188,9 @@ class Plugin:
         if settings["first"] and torch.cuda.is_available():
             sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
             importlib.import_module("triton_tuning").first_that_runs()
+        if settings["memory"] and torch.cuda.is_available():
+            all_memory = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, settings["memory"] * 1e9 / all_memory))
         self.ours = importlib.import_module(settings["package"])
         self.cuda = torch.cuda.is_available()
         self.reference = settings["reference"]
@@ -253,7 +258,8 @@ class Plugin:
         return number(p.get("B"), 1) * T * H * K * V * number(p.get("num_householder"), 1)
 
     def pytest_collection_modifyitems(self, config, items):
-        items[:] = items[self.settings["part"]::self.settings["parts"]]
+        only = self.settings["only"]
+        items[:] = items[self.settings["part"]::self.settings["parts"]] if only is None else [item for item in items if item.name in only]
         kept, dropped = [], []
         for item in items:
             test = getattr(item, "originalname", None) or item.name.split("[")[0]
@@ -331,6 +337,8 @@ class Plugin:
         for where, name, before in reversed(getattr(self, "undo", [])):
             setattr(where, name, before)
         self.undo = []
+        if self.cuda:  # other processes want what this one has cached
+            self.torch.cuda.empty_cache()
 
     def pytest_runtest_logreport(self, report):
         if report.when == "setup" and report.outcome != "passed" or report.when == "call":
@@ -434,6 +442,16 @@ def run_part(file, wanted, work, settings, part, until):
     return found, code, time.time() - started, log
 
 
+def found_no_memory(record):
+    return record["outcome"] == "failed" and re.search("OutOfMemory|out of memory|has no memory left", record.get("text", "")) is not None
+
+
+def replaced(before, after):
+    """Records of a file with those of the tests that ran again in the place of their first ones."""
+    done = {record["test"] for record in after}
+    return [record for record in before if record["test"] not in done] + after
+
+
 def joined(parts):
     """The records of a file's parts, how they ended (the worst), their seconds and the log of the worst."""
     rank = lambda code: 0 if code in (0, 5) else 1 if code == 1 else 3 if code == "timeout" else 2
@@ -447,6 +465,28 @@ def last_error(log):
         lines = [line.strip() for line in file if line.strip()]
     errors = [line for line in lines if re.match(r"(E\s+)?[\w.]*(Error|Exception|Interrupted)\b", line)]
     return (errors or lines or ["an empty log"])[-1][:300]
+
+
+OUTCOMES = ("passed", "failed", "idle", "refused", "skipped", "internal", "large")
+
+
+def tell_file(name, found, code, seconds, log, wanted):
+    """Prints the line of a file and what went wrong in it; returns what is kept of it."""
+    count = {x: sum(r["outcome"] == x for r in found) for x in OUTCOMES}
+    worst = max((r.get("worst", 0) for r in found), default=0)
+    ended = ("  TIMEOUT" if code == "timeout" else "  no test ran, see " + log if not found else
+             f"  pytest ended with {code}, see {log}" if code not in (0, 1, 5) else "")
+    print(f"{name:26} " + " ".join(f"{count[x]:8}" for x in OUTCOMES) + f" {worst:9.3f} {seconds:8.1f}" + ended, flush=True)
+    if code not in (0, 1, 5) or not found:
+        wanted.keep = True
+        print("    " + last_error(log))
+    told = {}
+    for r in found:
+        if r["outcome"] in ("failed", "idle", "refused"):
+            told.setdefault((r["outcome"], r.get("text", "")[:150]), []).append(r["test"])
+    for (outcome, text), tests in list(told.items())[:12]:
+        print(f"    {outcome} x{len(tests)}: {tests[0]}: {text}", flush=True)
+    return {"code": code, "seconds": seconds, "tests": found}
 
 
 def print_reasons(everything):
@@ -477,6 +517,7 @@ def main():
     p.add_argument("--within", type=float, default=float("inf"), help="seconds for all files; what has not ended then is told as a timeout")
     p.add_argument("--jobs", type=int, default=1, help="processes at once")
     p.add_argument("--parts", type=int, default=1, help="into which each file's tests are divided")
+    p.add_argument("--memory", type=float, default=0, metavar="GB", help="of a GPU, that a process may take; 0: no bound")
     p.add_argument("--first-configuration", action="store_true", help="take each Triton kernel's first configuration that runs")
     p.add_argument("-k", default="", help="as pytest's")
     p.add_argument("--json")
@@ -498,10 +539,10 @@ def main():
     work = tempfile.mkdtemp(prefix="fla-tests-")
     commit = export(wanted.clone, wanted.commit, ["tests"] + (["fla"] if wanted.fla == "clone" else []), work)
     print(f"tests of {commit[:12]}, FLA {wanted.fla}, package {wanted.package}, {'GPU' if cuda else 'CPU'}, limit {limit or 'none'}; work in {work}")
-    outcomes = ("passed", "failed", "idle", "refused", "skipped", "internal", "large")
-    print(f"{'file':26} " + " ".join(f"{x:>8}" for x in outcomes) + f" {'worst/tol':>9} {'seconds':>8}")
+    print(f"{'file':26} " + " ".join(f"{x:>8}" for x in OUTCOMES) + f" {'worst/tol':>9} {'seconds':>8}")
     everything, bad, until, begun = {}, 0, time.time() + wanted.within, {}
-    settings = {"package": wanted.package, "reference": wanted.reference, "limit": limit, "parts": wanted.parts, "first": wanted.first_configuration}
+    settings = {"package": wanted.package, "reference": wanted.reference, "limit": limit, "parts": wanted.parts, "first": wanted.first_configuration,
+                "memory": wanted.memory, "only": None}
     pool = concurrent.futures.ThreadPoolExecutor(wanted.jobs)
     for name, file in chosen.items():
         if not os.path.exists(os.path.join(work, file)):
@@ -511,29 +552,22 @@ def main():
         else:
             begun[name] = [pool.submit(run_part, file, wanted, work, settings, part, until) for part in range(wanted.parts)]
     for name, parts in begun.items():
-        found, code, seconds, log = joined([part.result() for part in parts])
-        count = {x: sum(r["outcome"] == x for r in found) for x in outcomes}
-        worst = max(found, key=lambda r: r.get("worst", 0), default={})
-        note = f"{worst.get('worst', 0):9.3f}"
-        print(f"{name:26} " + " ".join(f"{count[x]:8}" for x in outcomes) + f" {note} {seconds:8.1f}" + ("  TIMEOUT" if code == "timeout" else "  no test ran, see " + log if not found else
-              f"  pytest ended with {code}, see {log}" if code not in (0, 1, 5) else ""), flush=True)
-        if code not in (0, 1, 5) or not found:
-            wanted.keep = True
-            print("    " + last_error(log))
-        told = {}
-        for r in found:
-            if r["outcome"] in ("failed", "idle", "refused"):
-                told.setdefault((r["outcome"], r.get("text", "")[:150]), []).append(r["test"])
-        for (outcome, text), tests in list(told.items())[:12]:
-            print(f"    {outcome} x{len(tests)}: {tests[0]}: {text}")
-        bad += count["failed"] + count["idle"] + (code not in (0, 1, 5))
-        everything[name] = {"code": code, "seconds": seconds, "tests": found}
+        everything[name] = tell_file(name, *joined([part.result() for part in parts]), wanted)
+    for name, file in everything.items():
+        names = sorted(record["test"] for record in file["tests"] if found_no_memory(record))
+        if names:
+            found, code, seconds, log = run_part(chosen[name], wanted, work, {**settings, "only": names, "memory": 0}, "again", until)
+            tell_file(name + ", again", found, code, seconds, log, wanted)
+            file["tests"] = replaced(file["tests"], found)
+            file["code"] = code if file["code"] in (0, 1, 5) else file["code"]
+    for file in everything.values():
+        bad += sum(r["outcome"] in ("failed", "idle") for r in file["tests"]) + (file["code"] not in (0, 1, 5))
     if wanted.json:
         with open(wanted.json, "w", encoding="utf-8") as out:
             json.dump({"commit": commit, "files": everything}, out, indent=1)
     print_reasons(everything)
-    total = {x: sum(r["outcome"] == x for f in everything.values() for r in f["tests"]) for x in outcomes}
-    print(f"{'all':26} " + " ".join(f"{total[x]:8}" for x in outcomes))
+    total = {x: sum(r["outcome"] == x for f in everything.values() for r in f["tests"]) for x in OUTCOMES}
+    print(f"{'all':26} " + " ".join(f"{total[x]:8}" for x in OUTCOMES))
     if wanted.keep:
         print(f"logs are in {work}")
     else:
