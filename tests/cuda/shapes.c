@@ -1,4 +1,4 @@
-/* Fixed shapes, float32 against the CPU backend and 16 bits against the plain loop: sequences of 1, 63, 64 and 65 tokens in one
+/* Fixed shapes, float32 against the reference and 16 bits against the plain loop: sequences of 1, 63, 64 and 65 tokens in one
  * call, head sizes that the kernels have and some between them; sequences that are cut into parts, whose first pass and joins
  * have kernels of their own; and calls without states, for which many kernels have instances of their own; and many heads. */
 #include "rounding.h"
@@ -96,7 +96,7 @@ static problem *problem_for(const shape_case *c, uint64_t seed) {
 
 static bool floats_are_right(gpu *g, const problem *p, fault *what) {
     result want = {0};
-    const bool holds = problem_run(g->cpu, p, DR_PATH_BEST, 0, true, &want, what) &&
+    const bool holds = problem_run(g->reference, p, DR_PATH_BEST, 0, true, &want, what) &&
                        floats_are_near(g, p, DR_PATH_CHUNKWISE, &want, what) &&
                        floats_are_near(g, p, DR_PATH_RECURRENT, &want, what);
     result_free(&want);
@@ -111,7 +111,7 @@ static bool many_are_right(gpu *g, problem *p, dr_random *random, fault *what) {
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what);
     p->recurrence.layout.cu_seqlens = equal_seqlens;
     holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &packed, what) &&
-            rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, 1, random, what);
+            rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, MOVES, random, what);
     const bool sums = dr_rule_uses(&p->rule, DR_INPUT_LAMBDA);
     const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S], p->state_count[DR_STATE_A]};
     const double *const first[] = {alone.o, alone.final[DR_STATE_S], alone.final[DR_STATE_A]};
@@ -134,10 +134,9 @@ static bool case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
     const shape_case *c = &((const case_list *)context)->at[n];
     problem *p = problem_for(c, n);
     dr_random random = dr_random_start(n, 8);
-    const int moves = p->recurrence.layout.rows * p->recurrence.value_heads < 2048 ? MOVES : 1; /* many rows are not lucky */
     const bool holds =
-        (c->many || floats_are_right(own, p, what)) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, moves, &random, what) &&
-        (c->many ? many_are_right(own, p, &random, what) : rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, moves, &random, what));
+        (c->many || floats_are_right(own, p, what)) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, MOVES, &random, what) &&
+        (c->many ? many_are_right(own, p, &random, what) : rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, MOVES, &random, what));
     problem_free(p);
     return holds;
 }
