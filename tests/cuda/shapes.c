@@ -23,7 +23,7 @@ enum { OTHER_CUTS = sizeof other_cuts / sizeof *other_cuts };
 static const char *const channel_rules[] = {"gla", "kda", "gdn2", "pkda", "eda"};
 enum { CHANNEL_RULES = sizeof channel_rules / sizeof *channel_rules };
 /* Of these one kernel makes all of a forward where heads are many; of the others a block then takes two groups of columns. */
-static const char *const many_rules[] = {"delta_net", "gdn", "qdelta", "pgdn",         "comba",
+static const char *const many_rules[] = {"delta_net", "gdn", "qdelta", "pgdn",         "pgdn_unstable",
                                          "mamba2",    "gla", "kda",    "delta_product"};
 enum { MANY_RULES = sizeof many_rules / sizeof *many_rules };
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};

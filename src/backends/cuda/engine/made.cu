@@ -1,25 +1,37 @@
-/* make_*, lead_* (made.h): a warp takes a vector of a token, and whatever value heads make of it. All cost little more than
- * reading the vectors once and writing what comes of them. */
+/* make_*, lead_* (made.h): half a warp takes a vector of a token, and whatever value heads make of it. All cost little more
+ * than reading the vectors once and writing what comes of them, as long as few instructions go to finding them: vectors are
+ * counted in 32 bits (plan.c bounds them). */
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/diagonal/diagonal.h"
 #include "backends/cuda/engine/made.h"
 #include "backends/cuda/rows/rows.cuh"
 
-enum { MADE_WARPS = 8, MADE_CHANNELS = 4 };
+enum { MADE_THREADS = 256, MADE_LANES = 16, MADE_VECTORS = MADE_THREADS / MADE_LANES, MADE_CHANNELS = 8 };
 
-/* What a warp takes: a row of a token and a head of so many. */
+/* What half a warp takes: a row of a token and a head of so many. */
 typedef struct {
     int64_t token;
     int step, head;
+    bool there; /* else it is the first once more, of which nothing is stored */
 } made_row;
 
-static __device__ inline bool find_row(int heads, int steps, int64_t tokens, made_row *x) {
-    const int64_t index = (int64_t)blockIdx.x * MADE_WARPS + threadIdx.x / 32, row = index / heads;
-    x->head = (int)(index % heads);
-    x->token = row / steps;
-    x->step = (int)(row % steps);
-    return x->token < tokens;
+static __device__ inline made_row find_row(unsigned heads, unsigned steps, int64_t tokens) {
+    const unsigned index = blockIdx.x * MADE_VECTORS + threadIdx.x / MADE_LANES;
+    const bool there = index < (uint64_t)tokens * steps * heads;
+    const unsigned of = there ? index : 0, row = of / heads, token = steps == 1 ? row : row / steps;
+    return {token, (int)(row - token * steps), (int)(of - row * heads), there};
+}
+
+static __device__ inline int first_channel() {
+    return (int)(threadIdx.x % MADE_LANES) * MADE_CHANNELS;
+}
+
+/* Over the half of the warp, of which all lanes are there. */
+static __device__ inline float sum_of_half(float x) {
+#pragma unroll
+    for (int step = MADE_LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
 }
 
 /* From channel `first` on, E of `size` channels of a head of a tensor that lies as an input does. */
@@ -58,16 +70,16 @@ static inline __host__ __device__ int heads_of(const dr_cuda_rows &rows, int sou
 
 /* rows: with what is made in the place of inputs; from: with the inputs. Value heads of a key head share the other factor. */
 template <typename T, int E, bool lead>
-static __global__ void __launch_bounds__(32 * MADE_WARPS)
+static __global__ void __launch_bounds__(MADE_THREADS)
     products(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens,
              dr_row_product product) {
     const dr_cuda_input &made = rows.input[product.of], &of = from.input[product.of], &by = from.input[product.by];
     const int heads = heads_of(rows, product.by), group = heads_of(rows, product.of) / heads;
     const float sign = product.negative ? -1.0f : 1.0f;
-    made_row x;
-    if (!find_row(heads, 1, tokens, &x)) return;
-    made_part part = {product.of == DR_INPUT_VALUE ? rows.value_size : rows.key_size, dr_lane_first<E>(), rows.aligned};
-    for (; part.first < part.size; part.first += 32 * E) {
+    const made_row x = find_row((unsigned)heads, 1, tokens);
+    const int size = product.of == DR_INPUT_VALUE ? rows.value_size : rows.key_size;
+    made_part part = {x.there ? size : 0, first_channel(), rows.aligned};
+    for (; part.first < part.size; part.first += MADE_LANES * E) {
         float other[E], sum[E] = {};
         load_part<T, E>(part, by.at, by, x, x.head, other);
         for (int i = 0; i < group; i++) {
@@ -90,16 +102,15 @@ static __global__ void __launch_bounds__(32 * MADE_WARPS)
 /* ---- queries ------------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int E, bool lead>
-static __global__ void __launch_bounds__(32 * MADE_WARPS)
+static __global__ void __launch_bounds__(MADE_THREADS)
     queries(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens,
             float *d_correction) {
     const dr_cuda_input &made = rows.input[rows.asked], &query = from.input[rows.asked], &key = from.input[rows.ask_other];
-    made_row x;
-    if (!find_row(rows.key_heads, 1, tokens, &x)) return;
+    const made_row x = find_row((unsigned)rows.key_heads, 1, tokens);
     const float factor = dr_input_scalar(rows, rows.ask_factor, 0, 0, x.head);
-    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    made_part part = {x.there ? rows.key_size : 0, first_channel(), rows.aligned};
     float dot = 0;
-    for (; part.first < part.size; part.first += 32 * E) {
+    for (; part.first < part.size; part.first += MADE_LANES * E) {
         float a[E], b[E];
         load_part<T, E>(part, key.at, key, x, x.head, b);
         load_part<T, E>(part, lead ? made.gradient : query.at, query, x, x.head, a);
@@ -111,25 +122,24 @@ static __global__ void __launch_bounds__(32 * MADE_WARPS)
         store_part<T, E>(part, lead ? key.gradient : (void *)made.at, lead ? key : query, x, x.head, lead, a);
     }
     if (!lead) return;
-    dot = dr_warp_sum(dot);
-    if (threadIdx.x % 32 == 0) d_correction[x.token * rows.key_heads + x.head] = -dot;
+    dot = sum_of_half(dot);
+    if (x.there && threadIdx.x % MADE_LANES == 0) d_correction[x.token * rows.key_heads + x.head] = -dot;
 }
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------------- */
 
 /* Key + lambda query, of heads that have a key head each. */
 template <typename T, int E, bool lead>
-static __global__ void __launch_bounds__(32 * MADE_WARPS)
+static __global__ void __launch_bounds__(MADE_THREADS)
     sums(const __grid_constant__ dr_cuda_rows rows, const __grid_constant__ dr_cuda_rows from, int64_t tokens) {
     const dr_cuda_input &made = rows.input[DR_SOURCE_SUM], &key = from.input[DR_INPUT_KEY], &query = from.input[DR_INPUT_QUERY],
                         &lambda = from.input[DR_INPUT_LAMBDA];
-    made_row x;
-    if (!find_row(rows.key_heads, 1, tokens, &x)) return;
+    const made_row x = find_row((unsigned)rows.key_heads, 1, tokens);
     const int64_t at = dr_input_index(lambda, x.token, 0, x.head);
     const float factor = ((const float *)lambda.at)[at];
-    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    made_part part = {x.there ? rows.key_size : 0, first_channel(), rows.aligned};
     float dot = 0;
-    for (; part.first < part.size; part.first += 32 * E) {
+    for (; part.first < part.size; part.first += MADE_LANES * E) {
         float a[E], b[E];
         load_part<T, E>(part, lead ? made.gradient : key.at, lead ? made : key, x, x.head, a);
         load_part<T, E>(part, query.at, query, x, x.head, b);
@@ -143,8 +153,8 @@ static __global__ void __launch_bounds__(32 * MADE_WARPS)
         if (lead) store_part<T, E>(part, query.gradient, query, x, x.head, true, b);
     }
     if (!lead || !lambda.gradient) return;
-    dot = dr_warp_sum(dot);
-    if (threadIdx.x % 32 == 0) ((float *)lambda.gradient)[at] = dot;
+    dot = sum_of_half(dot);
+    if (x.there && threadIdx.x % MADE_LANES == 0) ((float *)lambda.gradient)[at] = dot;
 }
 
 /* ---- gains --------------------------------------------------------------------------------------------------------------- */
@@ -165,7 +175,7 @@ static __device__ inline void load_keys(const dr_cuda_rows &rows, const made_row
 static __device__ inline float lead_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
     const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN], &beta = rows.input[DR_INPUT_BETA];
     float d_dot = 0;
-    for (int i = (int)(threadIdx.x % 32); i < rows.group; i += 32) {
+    for (int i = (int)(threadIdx.x % MADE_LANES); x.there && i < rows.group; i += MADE_LANES) {
         const int head = x.head * rows.group + i;
         const dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, x.token, x.step, x.head, head, dot);
         const float made = dr_map_base_gain(rows.gains_from, rows.gain_eps, &inputs);
@@ -175,12 +185,12 @@ static __device__ inline float lead_gains(const dr_cuda_rows &rows, const made_r
         if (beta.at && beta.gradient) ((float *)beta.gradient)[dr_input_index(beta, x.token, x.step, head)] = d.beta;
         d_dot += d.dot;
     }
-    return dr_warp_sum(d_dot);
+    return sum_of_half(d_dot);
 }
 
 static __device__ inline void make_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
     const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN];
-    for (int i = (int)(threadIdx.x % 32); i < rows.group; i += 32) {
+    for (int i = (int)(threadIdx.x % MADE_LANES); x.there && i < rows.group; i += MADE_LANES) {
         const int head = x.head * rows.group + i;
         const dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, x.token, x.step, x.head, head, dot);
         ((float *)gain.at)[dr_input_index(gain, x.token, x.step, head)] =
@@ -190,18 +200,17 @@ static __device__ inline void make_gains(const dr_cuda_rows &rows, const made_ro
 
 /* r and w are vectors of key heads. */
 template <typename T, int E, bool lead>
-static __global__ void __launch_bounds__(32 * MADE_WARPS) gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens) {
+static __global__ void __launch_bounds__(MADE_THREADS) gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens) {
     const dr_cuda_row &row = rows.row[0];
-    made_row x;
-    if (!find_row(rows.key_heads, rows.steps, tokens, &x)) return;
-    made_part part = {rows.key_size, dr_lane_first<E>(), rows.aligned};
+    const made_row x = find_row((unsigned)rows.key_heads, (unsigned)rows.steps, tokens);
+    made_part part = {x.there ? rows.key_size : 0, first_channel(), rows.aligned};
     float r[E], w[E], dot = 0;
-    for (; part.first < part.size; part.first += 32 * E) {
+    for (; part.first < part.size; part.first += MADE_LANES * E) {
         load_keys<T, E>(rows, x, part, r, w);
 #pragma unroll
         for (int e = 0; e < E; e++) dot = fmaf(r[e], w[e], dot);
     }
-    dot = dr_warp_sum(dot);
+    dot = sum_of_half(dot);
     if constexpr (!lead) {
         make_gains(rows, x, dot);
         return;
@@ -209,7 +218,7 @@ static __global__ void __launch_bounds__(32 * MADE_WARPS) gains(const __grid_con
     const float d_dot = lead_gains(rows, x, dot);
     const dr_cuda_input &read = rows.input[row.read], &write = rows.input[row.write];
     const bool tied = row.reads == DR_READS_TIED;
-    for (part.first = dr_lane_first<E>(); part.first < part.size; part.first += 32 * E) {
+    for (part.first = first_channel(); part.first < part.size; part.first += MADE_LANES * E) {
         load_keys<T, E>(rows, x, part, r, w);
 #pragma unroll
         for (int e = 0; e < E; e++) {
@@ -250,7 +259,7 @@ void dr_cuda_made_lay(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_r
 }
 
 static int64_t blocks_of(int64_t vectors) {
-    return (vectors + MADE_WARPS - 1) / MADE_WARPS;
+    return (vectors + MADE_VECTORS - 1) / MADE_VECTORS;
 }
 
 template <bool lead>
@@ -259,7 +268,7 @@ static dr_status launch_products(const dr_cuda_made *made, const dr_cuda_rows *r
         const int64_t blocks = blocks_of(made->tokens * heads_of(*rows, rows->product[i].by));
         DR_CUDA_CHUNK_STORAGE(storage, T, {
             DR_TRY(dr_cuda_launch(lead ? "lead_products" : "make_products", products<T, MADE_CHANNELS, lead>, {blocks},
-                                  32 * MADE_WARPS, 0, stream, *rows, made->from, made->tokens, rows->product[i]));
+                                  MADE_THREADS, 0, stream, *rows, made->from, made->tokens, rows->product[i]));
         });
     }
     return DR_OK;
@@ -270,7 +279,7 @@ static dr_status launch_queries(const dr_cuda_made *made, const dr_cuda_rows *ro
     if (!rows->query_made) return DR_OK;
     DR_CUDA_CHUNK_STORAGE(storage, T, {
         return (dr_cuda_launch(lead ? "lead_queries" : "make_queries", queries<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows, made->from,
+                               {blocks_of(made->tokens * rows->key_heads)}, MADE_THREADS, 0, stream, *rows, made->from,
                                made->tokens, made->d_correction));
     });
     return DR_OK;
@@ -281,7 +290,7 @@ static dr_status launch_sums(const dr_cuda_made *made, const dr_cuda_rows *rows,
     if (!rows->sum_made) return DR_OK;
     DR_CUDA_CHUNK_STORAGE(storage, T, {
         return (dr_cuda_launch(lead ? "lead_sums" : "make_sums", sums<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows, made->from,
+                               {blocks_of(made->tokens * rows->key_heads)}, MADE_THREADS, 0, stream, *rows, made->from,
                                made->tokens));
     });
     return DR_OK;
@@ -292,7 +301,7 @@ static dr_status launch_gains(const dr_cuda_made *made, const dr_cuda_rows *rows
     if (!rows->gains_made) return DR_OK;
     DR_CUDA_CHUNK_STORAGE(storage, T, {
         return (dr_cuda_launch(lead ? "lead_gains" : "make_gains", gains<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->steps * rows->key_heads)}, 32 * MADE_WARPS, 0, stream, *rows,
+                               {blocks_of(made->tokens * rows->steps * rows->key_heads)}, MADE_THREADS, 0, stream, *rows,
                                made->tokens));
     });
     return DR_OK;
