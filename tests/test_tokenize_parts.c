@@ -164,6 +164,27 @@ static void test_empty_matches(void **state) {
     assert_ids(model, split, "ab", IDS(0, 2));
 }
 
+/* What each switch of a normalizer takes away: the letters that are left show it. */
+static void test_normalizers(void **state) {
+    (void)state;
+    const char *model = "\"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"a\": 1, \"A\": 2, \"\u00e9\": 3, \"e\": 4, \" \": 5}, "
+                        "\"merges\": []";
+#define BERT(clean, accents, lower)                                                                                            \
+    "\"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": " clean ", \"handle_chinese_chars\": false, "              \
+    "\"strip_accents\": " accents ", \"lowercase\": " lower "},"
+    assert_ids(model, BERT("false", "null", "true"), "A\u00e9", IDS(1, 4)); /* accents go with capitals, unless it is said */
+    assert_ids(model, BERT("false", "null", "false"), "A\u00e9", IDS(2, 3));
+    assert_ids(model, BERT("false", "false", "true"), "A\u00e9", IDS(1, 3));
+    assert_ids(model, BERT("false", "true", "false"), "A\u00e9", IDS(2, 4));
+    assert_ids(model, BERT("false", "false", "false"), "a\x01\ta", IDS(1, 0, 0, 1));
+    assert_ids(model, BERT("true", "false", "false"), "a\x01\ta", IDS(1, 5, 1)); /* no control characters, blanks for tabs */
+#define STRIP(left, right) "\"normalizer\": {\"type\": \"Strip\", \"strip_left\": " left ", \"strip_right\": " right "},"
+    assert_ids(model, STRIP("true", "false"), " a ", IDS(1, 5));
+    assert_ids(model, STRIP("false", "true"), " a ", IDS(5, 1));
+    assert_ids(model, STRIP("true", "true"), " a ", IDS(1));
+    assert_ids(model, STRIP("false", "false"), " a ", IDS(5, 1, 5));
+}
+
 static void test_metaspace_decoder(void **state) {
     (void)state;
     static const struct { const char *scheme, *text; } cases[] = {{"always", "a b"}, {"first", "a b"}, {"never", " a b"}};
@@ -432,14 +453,9 @@ static void test_learning(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scanners),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_empty_matches),
-        cmocka_unit_test(test_metaspace_decoder),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_scanners),      cmocka_unit_test(test_missing),     cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_empty_matches), cmocka_unit_test(test_normalizers), cmocka_unit_test(test_metaspace_decoder),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_merging),     cmocka_unit_test(test_cache),
         cmocka_unit_test(test_learning),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
