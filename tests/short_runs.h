@@ -91,7 +91,7 @@ static inline void short_refused(dr_backend *backend, const char *words, const c
 
 static inline void short_assert_same_file(const char *folder, const char *other, const char *name) {
     char path[PATH_MAX];
-    size_t bytes, other_bytes;
+    size_t bytes = 0, other_bytes = 0;
     snprintf(path, sizeof path, "%s/%s", scratch_path(folder), name);
     char *one = scratch_read_at(path, &bytes);
     snprintf(path, sizeof path, "%s/%s", scratch_path(other), name);
