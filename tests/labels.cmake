@@ -1,12 +1,10 @@
 # Labels each test of this folder short or long: `ctest -L short` takes less than two minutes on two cores. Long are the random
 # compositions, all engines over all recorded shapes, the recorded steps of all layers, that no output depends on later tokens, the
-# papers' statements, thousands of spoiled model folders, what measures times, and what loads PyTorch or lm-evaluation-harness. All
-# have fixed seeds.
+# papers' statements, thousands of spoiled model folders, what measures times, what loads PyTorch or lm-evaluation-harness, and what
+# takes ten seconds and more otherwise. All have fixed seeds.
 set(long compositions recurrence_cpu recorded_steps causality theory cli_theory bench cli_bench templates_differ tokenizers_differ
-  models_differ hostile_folders convert_opens evaluate_agrees serve_harness long_prompt)
-if(CMAKE_C_FLAGS MATCHES fsanitize) # minutes there
-  list(APPEND long log_decay)
-endif()
+  models_differ hostile_folders convert_opens evaluate_agrees serve_harness long_prompt forms described draft log_decay run_checks
+  process_static process_shared plant_faults cli_interrupt cli_stack)
 get_property(tests DIRECTORY PROPERTY TESTS)
 # What computes on several threads at once, or is called by several: the thread sanitizer takes these first.
 set(threads accumulate attention cli_chat cli_interrupt conversation draft experts generate host late_numbers operations_cpu plan pool
