@@ -122,12 +122,13 @@ static inline int __all_sync(uint32_t mask, int x) {
     return __ballot_sync(mask, x) == 0xffffffffu;
 }
 
+/* a word of each lane after another */
 template <typename T> static inline T shuffle_from(uint32_t mask, T x, int from) {
-    static_assert(sizeof(T) == sizeof(uint32_t), "one word a lane");
-    uint32_t word;
-    memcpy(&word, &x, sizeof word);
-    word = warp_shuffle(mask, word, from);
-    memcpy(&x, &word, sizeof word);
+    static_assert(sizeof(T) % sizeof(uint32_t) == 0, "whole words");
+    uint32_t words[sizeof(T) / sizeof(uint32_t)];
+    memcpy(words, &x, sizeof words);
+    for (uint32_t &word : words) word = warp_shuffle(mask, word, from);
+    memcpy(&x, words, sizeof words);
     return x;
 }
 

@@ -9,18 +9,30 @@
 #include "backends/cuda/network/blocks.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
-enum { THREADS = 256, BITS = 4, BINS = 1 << BITS, PARTS = THREADS / BINS };
+enum { THREADS = 512, WARPS = THREADS / 32, BITS = 4, BINS = 1 << BITS };
 
 /* A row, and what its threads bring together. */
 template <typename T> struct row {
     const T *logits;
     int count; /* tokens that may be drawn */
+    bool wide; /* logits can be read 16 bytes at a time */
     double most, temperature;
-    double *values; /* [BINS, THREADS], shared */
-    double *sums;   /* [BINS, PARTS], shared */
+    double *values; /* [THREADS], shared */
+    double *sums;   /* [WARPS + 1, BINS], shared */
 
     __device__ float logit(int i) const { return dr_to_float(logits[i]); }
     __device__ double weight(float logit) const { return exp(((double)logit - most) / temperature); }
+
+    /* f(id, logit) of the thread's share of the tokens */
+    template <typename F> __device__ void each(const F &f) const {
+        constexpr int N = dr_wide<T>;
+        const int whole = wide ? count / N * N : 0;
+        for (int i = (int)threadIdx.x * N; i < whole; i += THREADS * N) {
+            const dr_floats<N> x = dr_load_floats<N>(logits + i);
+            EACH f(i + n, x.at[n]);
+        }
+        for (int i = whole + (int)threadIdx.x; i < count; i += THREADS) f(i, logit(i));
+    }
 };
 
 /* The first tokens of the order: all whose rank is larger, and `ties` of those that have it. */
@@ -40,23 +52,30 @@ static __device__ float logit_of(uint32_t rank) {
     return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank);
 }
 
-/* Every thread's BINS sums together, to all of them: parts of the threads one after another, then the parts. */
+/* Every thread's BINS sums together, to all of them: those of a warp, of which each lane ends with one, then the warps one
+ * after another. */
 template <typename T> static __device__ void join_bins(const row<T> &r, double (&bins)[BINS]) {
-    const int thread = (int)threadIdx.x;
-    __syncthreads();
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 #pragma unroll
-    for (int b = 0; b < BINS; b++) r.values[b * THREADS + thread] = bins[b];
-    __syncthreads();
-    double sum = 0;
-    const int bin = thread / PARTS, part = thread % PARTS;
-    for (int i = 0; i < BINS; i++) sum += r.values[bin * THREADS + part * BINS + i];
-    r.sums[thread] = sum;
-    __syncthreads();
+    for (int half = BINS / 2; half > 0; half /= 2)
 #pragma unroll
-    for (int b = 0; b < BINS; b++) {
-        bins[b] = 0;
-        for (int i = 0; i < PARTS; i++) bins[b] += r.sums[b * PARTS + i];
+        for (int b = 0; b < half; b++) {
+            const bool upper = lane & half;
+            const double mine = upper ? bins[b + half] : bins[b], other = upper ? bins[b] : bins[b + half];
+            bins[b] = mine + __shfl_xor_sync(0xffffffff, other, half);
+        }
+    bins[0] += __shfl_xor_sync(0xffffffff, bins[0], BINS);
+    __syncthreads();
+    if (lane < BINS) r.sums[warp * BINS + lane] = bins[0];
+    __syncthreads();
+    if (threadIdx.x < BINS) {
+        double sum = 0;
+        for (int w = 0; w < WARPS; w++) sum += r.sums[w * BINS + lane];
+        r.sums[WARPS * BINS + lane] = sum;
     }
+    __syncthreads();
+#pragma unroll
+    for (int b = 0; b < BINS; b++) bins[b] = r.sums[WARPS * BINS + b];
 }
 
 /* The sum of one value a thread, to all of them. */
@@ -66,19 +85,35 @@ template <typename T> static __device__ double join_sums(const row<T> &r, double
     return bins[0];
 }
 
+/* Sums of one value a thread, one after another: of those of the threads before, and of all. */
+typedef struct {
+    double before, all;
+} shares;
+
+template <typename T> static __device__ shares join_shares(const row<T> &r, double mine) {
+    shares s = {0, 0};
+    __syncthreads();
+    r.values[threadIdx.x] = mine;
+    __syncthreads();
+    for (int t = 0; t < THREADS; t++) {
+        if (t == (int)threadIdx.x) s.before = s.all;
+        s.all += r.values[t];
+    }
+    return s;
+}
+
 /* The measures of the tokens whose rank has `prefix` above the bits at `shift`, by these bits. */
 template <typename T>
 static __device__ void measure(const row<T> &r, bool counted, uint32_t prefix, int shift, double (&bins)[BINS]) {
 #pragma unroll
     for (int b = 0; b < BINS; b++) bins[b] = 0;
-    for (int i = (int)threadIdx.x; i < r.count; i += THREADS) {
-        const float logit = r.logit(i);
+    r.each([&](int, float logit) {
         const uint32_t rank = rank_of(logit), bin = rank >> shift & (BINS - 1);
-        if (shift + BITS < 32 && rank >> (shift + BITS) != prefix) continue;
+        if (shift + BITS < 32 && rank >> (shift + BITS) != prefix) return;
         const double value = counted ? 1 : r.weight(logit);
 #pragma unroll
         for (int b = 0; b < BINS; b++) bins[b] += b == (int)bin ? value : 0;
-    }
+    });
     join_bins(r, bins);
 }
 
@@ -115,10 +150,9 @@ template <typename T> static __device__ place find(const row<T> &r, bool counted
 /* The weight of the tokens up to a place. */
 template <typename T> static __device__ double weigh(const row<T> &r, const place &end) {
     double sum = 0;
-    for (int i = (int)threadIdx.x; i < r.count; i += THREADS) {
-        const float logit = r.logit(i);
+    r.each([&](int, float logit) {
         if (rank_of(logit) > end.rank) sum += r.weight(logit);
-    }
+    });
     return join_sums(r, sum) + end.ties * r.weight(logit_of(end.rank));
 }
 
@@ -131,13 +165,12 @@ template <typename T> static __device__ place last_of(const row<T> &r, double mi
     __shared__ uint32_t ranks[THREADS];
     uint32_t least = 0xffffffffu;
     double ties = 0;
-    for (int i = (int)threadIdx.x; i < r.count; i += THREADS) {
-        const float logit = r.logit(i);
+    r.each([&](int, float logit) {
         const uint32_t rank = rank_of(logit);
-        if (rank < least && r.weight(logit) >= min_p) least = rank;
-    }
+        if (rank < least && (min_p == 0 || r.weight(logit) >= min_p)) least = rank;
+    });
     least = dr_join_threads<THREADS>(least, ranks, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
-    for (int i = (int)threadIdx.x; i < r.count; i += THREADS) ties += rank_of(r.logit(i)) == least;
+    r.each([&](int, float logit) { ties += rank_of(logit) == least; });
     return {least, (int)join_sums(r, ties), true, 0, 0};
 }
 
@@ -157,12 +190,9 @@ template <typename T> static __device__ place end_of(const row<T> &r, const dr_d
 template <typename T> static __device__ void write_last(const row<T> &r, const place &p, int32_t *id) {
     const int share = (r.count + THREADS - 1) / THREADS, begin = (int)threadIdx.x * share;
     const int end = begin + share < r.count ? begin + share : r.count;
-    int before = 0, own = 0;
+    int own = 0;
     for (int i = begin; i < end; i++) own += rank_of(r.logit(i)) == p.rank;
-    __syncthreads();
-    r.values[threadIdx.x] = own;
-    __syncthreads();
-    for (int t = 0; t < (int)threadIdx.x; t++) before += (int)r.values[t];
+    int before = (int)join_shares(r, own).before;
     for (int i = begin; i < end && before < p.ties; i++)
         if (rank_of(r.logit(i)) == p.rank && ++before == p.ties) *id = i;
 }
@@ -172,27 +202,21 @@ template <typename T> static __device__ void write_last(const row<T> &r, const p
 template <typename T> static __device__ void draw_by_id(const row<T> &r, const dr_draw &draw, int32_t *id) {
     const int share = (r.count + THREADS - 1) / THREADS, begin = (int)threadIdx.x * share;
     const int end = begin + share < r.count ? begin + share : r.count;
-    double own = 0, before = 0, all = 0;
+    double own = 0;
     for (int i = begin; i < end; i++) {
         const double weight = r.weight(r.logit(i));
         if (weight >= draw.min_p) own += weight;
     }
-    __syncthreads();
-    r.values[threadIdx.x] = own;
-    __syncthreads();
-    for (int t = 0; t < THREADS; t++) {
-        if (t == (int)threadIdx.x) before = all;
-        all += r.values[t];
-    }
-    const double target = draw.point * all;
-    if (!(before <= target && before + own > target)) return;
+    const shares s = join_shares(r, own);
+    const double target = draw.point * s.all;
+    if (!(s.before <= target && s.before + own > target)) return;
     double passed = 0;
     for (int i = begin; i < end; i++) {
         const double weight = r.weight(r.logit(i));
         if (weight < draw.min_p || weight == 0) continue;
         passed += weight;
         *id = i; /* the last one of the share, where rounding leaves the point at its end */
-        if (before + passed > target) return;
+        if (s.before + passed > target) return;
     }
 }
 
@@ -209,15 +233,15 @@ static __device__ largest larger(const largest &a, const largest &b) {
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    choose(int64_t vocabulary, int count, const T *logits, const dr_draw *draws, int32_t *ids) {
+    choose(int64_t vocabulary, int count, bool wide, const T *logits, const dr_draw *draws, int32_t *ids) {
     __shared__ largest found[THREADS];
-    __shared__ double values[BINS * THREADS], sums[THREADS];
+    __shared__ double values[THREADS], sums[(WARPS + 1) * BINS];
     dr_chain();
     const dr_draw draw = draws[blockIdx.x];
-    row<T> r = {logits + (int64_t)blockIdx.x * vocabulary, count, 0, draw.temperature, values, sums};
+    row<T> r = {logits + (int64_t)blockIdx.x * vocabulary, count, wide, 0, draw.temperature, values, sums};
     int32_t *const id = ids + blockIdx.x;
     largest most = {-INFINITY, count};
-    for (int i = (int)threadIdx.x; i < count; i += THREADS) most = larger(most, {r.logit(i), i});
+    r.each([&](int i, float logit) { most = larger(most, {logit, i}); });
     most = dr_join_threads<THREADS>(most, found, larger);
     const bool is_finite = isfinite(most.most);
     if (threadIdx.x == 0) *id = is_finite ? most.first : -1; /* and where rounding leaves the point at the sum of all */
@@ -237,5 +261,5 @@ dr_status dr_cuda_choose(dr_backend *backend, int64_t count, int64_t vocabulary,
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_TYPE(backend, T,
                     return dr_launch_chained(gpu, "choose", choose<T>, {count}, THREADS, 0, vocabulary, (int)allowed,
-                                             (const T *)logits, draws, ids))
+                                             dr_can_be_wide(dr_wide<T>, vocabulary, logits), (const T *)logits, draws, ids))
 }
