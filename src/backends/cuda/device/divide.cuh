@@ -3,6 +3,7 @@
 #ifndef DR_CUDA_DIVIDE_CUH
 #define DR_CUDA_DIVIDE_CUH
 
+#include <cuda_runtime_api.h>
 #include <stdint.h>
 
 typedef struct {
