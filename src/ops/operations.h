@@ -349,6 +349,11 @@ typedef struct dr_operations {
     dr_status (*swiglu_forward)(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
     dr_status (*swiglu_backward)(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
                                  void *d_up);
+    /* The same where gate and up are the columns of one panel [rows, 2 columns], y [rows, columns]; d_panel may be panel. Both
+     * NULL: they are not taken so. */
+    dr_status (*swiglu_panel_forward)(dr_backend *, int64_t rows, int64_t columns, const void *panel, void *y);
+    dr_status (*swiglu_panel_backward)(dr_backend *, int64_t rows, int64_t columns, const void *panel, const void *d_y,
+                                       void *d_panel);
 
     /* logits [rows, experts], bias [experts] or NULL, weights [rows, chosen]: numbers; index [rows, chosen]. The bias has no
      * gradient. balance: loss [1], a number, is added to: factor experts sum_e f_e P_e with f_e the share of slots of expert e,

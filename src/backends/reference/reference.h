@@ -109,6 +109,9 @@ dr_status dr_reference_bound_backward(dr_backend *, const dr_bound *, int64_t co
 
 /* swiglu.c */
 dr_status dr_reference_swiglu_forward(dr_backend *, int64_t count, const void *gate, const void *up, void *y);
+dr_status dr_reference_swiglu_panel_forward(dr_backend *, int64_t rows, int64_t columns, const void *panel, void *y);
+dr_status dr_reference_swiglu_panel_backward(dr_backend *, int64_t rows, int64_t columns, const void *panel, const void *d_y,
+                                             void *d_panel);
 dr_status dr_reference_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y,
                                        void *d_gate, void *d_up);
 

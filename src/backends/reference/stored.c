@@ -215,6 +215,23 @@ static dr_status swiglu_backward(dr_backend *backend, int64_t count, const void 
     return finish(&call);
 }
 
+static dr_status swiglu_panel_forward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel, void *y) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, panel, 2 * rows * columns);
+    double *to = result(&call, y, rows * columns);
+    RUN(call, dr_reference_swiglu_panel_forward(backend, rows, columns, from, to));
+    return finish(&call);
+}
+
+static dr_status swiglu_panel_backward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel, const void *d_y,
+                                       void *d_panel) {
+    widened call = {.backend = backend};
+    const double *from = widen(&call, panel, 2 * rows * columns), *d_to = widen(&call, d_y, rows * columns);
+    double *d_from = result(&call, d_panel, 2 * rows * columns);
+    RUN(call, dr_reference_swiglu_panel_backward(backend, rows, columns, from, d_to, d_from));
+    return finish(&call);
+}
+
 static dr_status add(dr_backend *backend, dr_kind kind, int64_t count, double factor, const void *x, void *y) {
     widened call = {.backend = backend};
     if (kind == DR_NUMBER) return dr_reference_add(backend, kind, count, factor, x, y);
@@ -459,6 +476,8 @@ const dr_operations dr_reference_stored_operations = {
     .experts_combine_backward = dr_reference_stored_experts_combine_backward,
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
+    .swiglu_panel_forward = swiglu_panel_forward,
+    .swiglu_panel_backward = swiglu_panel_backward,
     .add = add,
     .store_vectors = store_vectors,
     .scale_heads_forward = scale_heads_forward,

@@ -1,6 +1,7 @@
 /* The gated unit of the MLP, y = silu(gate) up, element by element. */
 #include "backends/reference/activation.h"
 #include "backends/reference/reference.h"
+#include "base/error.h"
 
 dr_status dr_reference_swiglu_forward(dr_backend *backend, int64_t count, const void *gate_, const void *up_, void *y_) {
     (void)backend;
@@ -19,6 +20,30 @@ dr_status dr_reference_swiglu_backward(dr_backend *backend, int64_t count, const
         double to_gate = d_y[i] * up[i] * silu_derivative(gate[i]), to_up = d_y[i] * silu(gate[i]);
         if (d_gate) d_gate[i] = to_gate;
         if (d_up) d_up[i] = to_up;
+    }
+    return DR_OK;
+}
+
+/* A row of a panel is one of gate and one of up. */
+dr_status dr_reference_swiglu_panel_forward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel_, void *y_) {
+    const double *panel = panel_;
+    double *y = y_;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *gate = panel + 2 * r * columns;
+        DR_TRY(dr_reference_swiglu_forward(backend, columns, gate, gate + columns, y + r * columns));
+    }
+    return DR_OK;
+}
+
+dr_status dr_reference_swiglu_panel_backward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel_,
+                                             const void *d_y_, void *d_panel_) {
+    const double *panel = panel_, *d_y = d_y_;
+    double *d_panel = d_panel_;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *gate = panel + 2 * r * columns;
+        double *d_gate = d_panel + 2 * r * columns;
+        DR_TRY(dr_reference_swiglu_backward(backend, columns, gate, gate + columns, d_y + r * columns, d_gate,
+                                            d_gate + columns));
     }
     return DR_OK;
 }

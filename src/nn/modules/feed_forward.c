@@ -9,13 +9,15 @@ typedef struct {
     int64_t width;
     dr_feed_act act;
     double down_factor;
+    bool panel;         /* gate and up are one product, whose weights are one behind the other */
+    int64_t columns[2]; /* of it: width each */
     struct {
         int weight, bias; /* list */
     } gate, up, down;
 } feed_forward;
 
 typedef struct {
-    void *gate, *up; /* [rows, width]; not gated: no gate */
+    void *gate, *up; /* [rows, width]; not gated: no gate; one product: up is NULL, gate the panel, then its gradient */
     void *act;       /* likewise, what the last product reads, where it is kept, else NULL */
 } feed_memory;
 
@@ -87,8 +89,9 @@ static void place(const dr_module_call *call, bool keep, dr_arena *arena, void *
     const dr_feed_act *act = &of(call)->act; /* a bounded one leaves more in scratch than its output */
     const bool kept = keep && call->keeps && !is_bounded(&act->gate) && !is_bounded(&act->up);
     made->act = kept ? dr_arena_take(arena, inner) : NULL;
-    made->gate = of(call)->act.gated ? dr_arena_take(arena, inner) : NULL;
-    made->up = dr_arena_take(arena, inner);
+    const bool panel = of(call)->panel;
+    made->gate = of(call)->act.gated ? dr_arena_take(arena, panel ? 2 * inner : inner) : NULL;
+    made->up = panel ? NULL : dr_arena_take(arena, inner);
 }
 
 static void place_scratch(const dr_module_call *call, bool backward, dr_arena *arena, void *scratch) {
@@ -99,9 +102,49 @@ static void place_scratch(const dr_module_call *call, bool backward, dr_arena *a
     dr_feed_act_place(&mlp->act, inner, arena, &use->bounded);
     if (!backward) return;
     use->d_act = dr_arena_take(arena, inner);
+    if (mlp->panel) return;
     if (mlp->act.gated) use->d_gate = dr_arena_take(arena, inner);
     use->d_up = mlp->act.gated ? dr_arena_take(arena, inner) : use->d_act;
     if (mlp->down_factor != 1) use->d_out = dr_arena_take(arena, dr_module_bytes(call, DR_VECTOR, mlp->module.hidden));
+}
+
+/* ---- gate and up as one product -------------------------------------------------------------------------------------- */
+
+/* What the last product reads: kept, or of the scratch. */
+static void *act_of(const dr_module_call *call) {
+    const feed_memory *made = call->memory;
+    const feed_scratch *use = call->scratch;
+    return made->act ? made->act : use->act;
+}
+
+static dr_linear panel_of(const dr_module_call *call) {
+    const feed_forward *mlp = of(call);
+    return (dr_linear){
+        .rows = call->layout.rows, .in = mlp->module.hidden, .out = 2 * mlp->width, .members = 2, .columns = mlp->columns};
+}
+
+static dr_status forward_panel(const dr_module_call *call, const void *x, void *y) {
+    const feed_forward *mlp = of(call);
+    const feed_memory *made = call->memory;
+    const dr_operations *ops = call->backend->ops;
+    const dr_linear in = panel_of(call), out = {.rows = in.rows, .in = mlp->width, .out = in.in, .plus = call->plus};
+    DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight), NULL, made->gate));
+    DR_TRY(ops->swiglu_panel_forward(call->backend, in.rows, mlp->width, made->gate, act_of(call)));
+    return ops->linear_forward(call->backend, &out, act_of(call), dr_module_weight(call, mlp->down.weight), NULL, y);
+}
+
+static dr_status backward_panel(const dr_module_call *call, const void *x, const void *d_y, void *d_x) {
+    const feed_forward *mlp = of(call);
+    const feed_memory *made = call->memory;
+    const feed_scratch *use = call->scratch;
+    const dr_operations *ops = call->backend->ops;
+    const dr_linear in = panel_of(call), out = {.rows = in.rows, .in = mlp->width, .out = in.in};
+    if (!made->act) DR_TRY(ops->swiglu_panel_forward(call->backend, in.rows, mlp->width, made->gate, use->act));
+    DR_TRY(ops->linear_backward(call->backend, &out, act_of(call), dr_module_weight(call, mlp->down.weight), d_y, use->d_act,
+                                false, dr_module_gradient(call, mlp->down.weight), NULL));
+    DR_TRY(ops->swiglu_panel_backward(call->backend, in.rows, mlp->width, made->gate, use->d_act, made->gate));
+    return ops->linear_backward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight), made->gate, d_x, false,
+                                dr_module_gradient(call, mlp->gate.weight), NULL);
 }
 
 /* ---- forward and backward ------------------------------------------------------------------------------------------- */
@@ -114,7 +157,8 @@ static dr_status forward(const dr_module_call *call, const void *x, void *y) {
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
     const dr_linear in = {.rows = rows, .in = hidden, .out = inner};
     const dr_linear out = {.rows = rows, .in = inner, .out = hidden, .plus = call->plus};
-    void *act = made->act ? made->act : use->act;
+    void *act = act_of(call);
+    if (mlp->panel) return forward_panel(call, x, y);
     if (mlp->act.gated)
         DR_TRY(ops->linear_forward(call->backend, &in, x, dr_module_weight(call, mlp->gate.weight),
                                    dr_module_parameter(call, mlp->gate.bias), made->gate));
@@ -133,7 +177,8 @@ static dr_status backward(const dr_module_call *call, const void *x, const void 
     const dr_operations *ops = call->backend->ops;
     const int64_t rows = call->layout.rows, hidden = mlp->module.hidden, inner = mlp->width;
     const dr_linear in = {.rows = rows, .in = hidden, .out = inner}, out = {.rows = rows, .in = inner, .out = hidden};
-    void *act = made->act ? made->act : use->act;
+    void *act = act_of(call);
+    if (mlp->panel) return backward_panel(call, x, d_y, d_x);
     if (mlp->down_factor != 1) {
         DR_TRY(dr_module_scale(call->backend, mlp->down_factor, rows * hidden, d_y, use->d_out));
         d_y = use->d_out;
@@ -206,6 +251,16 @@ static dr_status add_all(feed_forward *mlp, bool bias, const char *prefix, dr_la
                &mlp->down.bias);
 }
 
+/* Where the backend takes panels, of a plain SwiGLU without biases. */
+static void join_columns(const dr_backend *backend, dr_layer_parameters *list, feed_forward *mlp) {
+    const dr_operations *ops = backend->ops;
+    const int weights[] = {mlp->gate.weight, mlp->up.weight};
+    mlp->panel = ops->panels && ops->swiglu_panel_forward && mlp->width % ops->panels == 0 && !dr_weights_apart(backend);
+    if (!mlp->panel) return;
+    mlp->columns[0] = mlp->columns[1] = mlp->width;
+    dr_join_parameters(list, weights, 2);
+}
+
 dr_status dr_feed_forward_create(dr_backend *backend, int64_t hidden, const dr_feed_forward_description *description,
                                  bool gated, const char *prefix, dr_layer_parameters *list, dr_module **module) {
     void *memory = NULL;
@@ -223,6 +278,7 @@ dr_status dr_feed_forward_create(dr_backend *backend, int64_t hidden, const dr_f
         mlp->down_factor == 1)
         mlp->module.operations = &swiglu_operations;
     const dr_status status = add_all(mlp, description->bias, prefix, list);
+    if (status == DR_OK && mlp->module.operations == &swiglu_operations && !description->bias) join_columns(backend, list, mlp);
     if (status == DR_OK)
         *module = &mlp->module;
     else

@@ -1,4 +1,5 @@
-/* Cases of what a decoding step has: products of few rows, and convolutions of one token a sequence. */
+/* Cases of what a decoding step has, products of few rows and convolutions of one token a sequence, and of the gated unit of a
+ * panel. */
 #include "calls.h"
 
 #include "base/error.h"
@@ -24,7 +25,8 @@ OPERATION(apart) {
 
 CASE(few_rows) {
     static const int64_t most[] = {8, 16, 32, 64};
-    const dr_linear l = {.rows = draw_between(t, 1, most[round % 4]), .in = 8 * draw_between(t, 1, 170), .out = draw_width(t, 90)};
+    const dr_linear l = {
+        .rows = draw_between(t, 1, most[round % 4]), .in = 8 * draw_between(t, 1, 170), .out = draw_width(t, 90)};
     if (t->tested->storage != DR_BF16) return;
     check_call(t, &(call){.name = "linear of few rows",
                           .descriptor = &l,
@@ -49,7 +51,8 @@ CASE(convolution_steps) {
                  .channels = round == 1 ? 256 : draw_width(t, 128),
                  .width = round % 3 ? 4 : draw_between(t, 2, 8),
                  .activation = (dr_activation)(round % 2)};
-    if (round % 3 && draw_flip(t)) n.unit = 4 << draw_between(t, 1, 5), n.channels = n.unit * draw_between(t, 1, 3), n.eps = 1e-6;
+    if (round % 3 && draw_flip(t))
+        n.unit = 4 << draw_between(t, 1, 5), n.channels = n.unit * draw_between(t, 1, 3), n.eps = 1e-6;
     const columns_drawn panel = draw_columns(t, n.channels);
     n.x_row = n.unit > 0 ? panel.row / 8 * 8 + 8 * (panel.row % 8 > 0) : panel.row;
     check_call(t, &(call){.name = "conv of a step",
@@ -64,4 +67,31 @@ CASE(convolution_steps) {
                           .run = conv_step});
 }
 
-const network_case step_cases[] = {{"few_rows", few_rows}, {"convolution_steps", convolution_steps}, {0}};
+OPERATION(panel) {
+    return b->ops->swiglu_panel_forward(b, c->numbers[0], c->numbers[1], at[0], at[1]);
+}
+OPERATION(panel_back) {
+    return b->ops->swiglu_panel_backward(b, c->numbers[0], c->numbers[1], at[0], at[1], at[2] ? at[2] : at[0]);
+}
+
+CASE(panels) {
+    const int64_t rows = draw_between(t, round == 0 ? 0 : 1, 40),
+                  columns = draw_flip(t) ? draw_width(t, 90) : 8 * draw_between(t, 1, 30);
+    const bool in_place = round % 2;
+    check_call(
+        t, &(call){.name = "swiglu_panel",
+                   .numbers = {rows, columns},
+                   .tolerance = backward_tolerance,
+                   .tensors = {draw_vectors(t, "panel", READ, rows, 2 * columns), draw_vectors(t, "y", WRITTEN, rows, columns)},
+                   .run = panel});
+    tensor d_panel = draw_vectors(t, "d_panel", WRITTEN, rows, 2 * columns);
+    if (in_place) d_panel.values = NULL;
+    check_call(t, &(call){.name = "swiglu_panel_back",
+                          .numbers = {rows, columns},
+                          .tolerance = backward_tolerance,
+                          .tensors = {draw_vectors(t, "panel", in_place ? ADDED : READ, rows, 2 * columns),
+                                      draw_vectors(t, "d_y", READ, rows, columns), d_panel},
+                          .run = panel_back});
+}
+
+const network_case step_cases[] = {{"few_rows", few_rows}, {"convolution_steps", convolution_steps}, {"panels", panels}, {0}};

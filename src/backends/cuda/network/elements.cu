@@ -1,5 +1,6 @@
 /* Operations element by element: functions of one number, alone and as factors of gates, bounds, the gated unit of a
  * feed-forward, sums and conversions. Each reads and writes every element once. */
+#include "backends/cuda/device/divide.cuh"
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/vectors.cuh"
@@ -112,6 +113,52 @@ dr_status dr_cuda_swiglu_forward(dr_backend *backend, int64_t count, const void 
 dr_status dr_cuda_swiglu_backward(dr_backend *backend, int64_t count, const void *gate, const void *up, const void *d_y,
                                   void *d_gate, void *d_up) {
     return run_function(backend, "swiglu_back", DR_FUNCTION_SILU, count, gate, up, d_y, NULL, d_gate, d_up);
+}
+
+/* The gated unit from columns of a panel; d_y NULL: the forward. */
+template <typename T> struct panel_call {
+    int64_t columns;
+    dr_divider loads; /* by the loads of a row, where `few` */
+    bool few;         /* loads, less than 2^31 */
+    const T *panel, *d_y;
+    T *y, *d_panel;
+
+    template <int N> __device__ void at(int64_t i) const {
+        const int64_t row = few ? dr_divide((unsigned)(i / N), loads) : i / columns, place = i + row * columns;
+        const dr_floats<N> gate = dr_load_floats<N>(panel + place), up = dr_load_floats<N>(panel + place + columns);
+        dr_floats<N> a, b;
+        if (!d_y) {
+            EACH a.at[n] = dr_silu(gate.at[n]) * up.at[n];
+            return dr_store_floats<N>(y + i, a);
+        }
+        const dr_floats<N> d = dr_load_floats<N>(d_y + i);
+        EACH {
+            a.at[n] = dr_silu_slope(gate.at[n]) * (up.at[n] * d.at[n]);
+            b.at[n] = dr_silu(gate.at[n]) * d.at[n];
+        }
+        dr_store_floats<N>(d_panel + place, a);
+        dr_store_floats<N>(d_panel + place + columns, b);
+    }
+};
+
+static dr_status run_panel(dr_backend *backend, const char *name, int64_t rows, int64_t columns, const void *panel,
+                           const void *d_y, void *y, void *d_panel) {
+    DR_NETWORK_ENTER(backend);
+    const int64_t count = rows * columns;
+    if (count == 0) return DR_OK;
+    DR_NETWORK_INSTANCE(backend, columns, (panel, d_y, y, d_panel), T, N,
+                        const panel_call<T> call = {columns, dr_divider_of(columns / N), count / N <= INT32_MAX,
+                                                    (const T *)panel, (const T *)d_y, (T *)y, (T *)d_panel};
+                        return dr_run_each<N>(gpu, name, count, call))
+}
+
+dr_status dr_cuda_swiglu_panel_forward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel, void *y) {
+    return run_panel(backend, "swiglu_panel", rows, columns, panel, NULL, y, NULL);
+}
+
+dr_status dr_cuda_swiglu_panel_backward(dr_backend *backend, int64_t rows, int64_t columns, const void *panel, const void *d_y,
+                                        void *d_panel) {
+    return run_panel(backend, "swiglu_panel_back", rows, columns, panel, d_y, NULL, d_panel);
 }
 
 /* ---- bounds ---------------------------------------------------------------------------------------------------------------

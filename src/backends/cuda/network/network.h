@@ -113,6 +113,10 @@ dr_status dr_cuda_swiglu_forward(dr_backend *, int64_t count, const void *gate, 
 dr_status dr_cuda_swiglu_backward(dr_backend *, int64_t count, const void *gate, const void *up, const void *d_y, void *d_gate,
                                   void *d_up);
 
+dr_status dr_cuda_swiglu_panel_forward(dr_backend *, int64_t rows, int64_t columns, const void *panel, void *y);
+dr_status dr_cuda_swiglu_panel_backward(dr_backend *, int64_t rows, int64_t columns, const void *panel, const void *d_y,
+                                        void *d_panel);
+
 /* route.cu, experts.cu */
 dr_status dr_cuda_route_forward(dr_backend *, const dr_router *, const void *logits, const void *bias, int32_t *index,
                                 void *weights);
@@ -190,6 +194,7 @@ dr_status dr_cuda_descend(dr_backend *, const dr_descent *, const dr_control *, 
     .apply_backward = dr_cuda_apply_backward, .gated_forward = dr_cuda_gated_forward,                                          \
     .gated_backward = dr_cuda_gated_backward, .bound_forward = dr_cuda_bound_forward,                                          \
     .bound_backward = dr_cuda_bound_backward, .swiglu_forward = dr_cuda_swiglu_forward,                                        \
+    .swiglu_panel_forward = dr_cuda_swiglu_panel_forward, .swiglu_panel_backward = dr_cuda_swiglu_panel_backward,              \
     .swiglu_backward = dr_cuda_swiglu_backward, .route_forward = dr_cuda_route_forward,                                        \
     .route_backward = dr_cuda_route_backward, .balance = dr_cuda_balance, .experts_sort = dr_cuda_experts_sort,                \
     .experts_gather_forward = dr_cuda_experts_gather_forward, .experts_gather_backward = dr_cuda_experts_gather_backward,      \
