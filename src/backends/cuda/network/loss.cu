@@ -4,11 +4,13 @@
  *     loss = ln Z - (l[label] - m)     d_l = factor (exp(l - m) / Z - onehot)
  *
  * A block takes a row, which it reads once for m and Z, the sum being brought to a new m where one is found, and once more,
- * from the second-level cache, for the gradient. */
+ * from the second-level cache, for the gradient: the rows of all blocks that run at once are to fit there. Exponentials are the
+ * GPU's own (functions.cuh), since with exact ones instructions take longer than memory. */
 #include "backends/cuda/network/blocks.cuh"
+#include "backends/cuda/network/functions.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 512 };
 
 /* The largest of some logits and the first place where it stands; sum of exp(l - most). */
 typedef struct {
@@ -25,14 +27,20 @@ static __device__ summary join(const summary &a, const summary &b) {
 }
 
 template <int N> static __device__ void take(summary *s, const dr_floats<N> &x, int64_t begin) {
-    float most = s->most;
-    EACH if (x.at[n] > most) {
-        most = x.at[n];
-        s->first = begin + n;
+    float most = x.at[0];
+    EACH most = fmaxf(most, x.at[n]);
+    if (most > s->most) { /* seldom */
+        s->sum *= lanes_exp_near(s->most - most);
+        s->most = most;
+#pragma unroll
+        for (int n = N - 1; n >= 0; n--)
+            if (x.at[n] == most) s->first = begin + n;
     }
-    if (most > s->most) s->sum *= expf(s->most - most);
-    s->most = most;
-    EACH s->sum += x.at[n] == -INFINITY ? 0 : expf(x.at[n] - most);
+    if (s->most == -INFINITY) {
+        EACH s->sum += x.at[n] == -INFINITY ? 0 : NAN;
+    } else {
+        EACH s->sum += lanes_exp_near(x.at[n] - s->most);
+    }
 }
 
 template <int N, typename T>
@@ -53,7 +61,11 @@ static __global__ void __launch_bounds__(THREADS)
     const float share = 1 / s.sum;
     for (int64_t i = threadIdx.x * N; i < vocabulary; i += step) {
         dr_floats<N> x = dr_load_floats<N>(logits + begin + i);
-        EACH x.at[n] = factor * (expf(x.at[n] - s.most) * share - (i + n == label ? 1 : 0));
+        EACH x.at[n] = lanes_exp_near(x.at[n] - s.most) * share;
+        if (label >= i && label < i + N) {
+            EACH x.at[n] -= i + n == label ? 1 : 0;
+        }
+        EACH x.at[n] *= factor;
         dr_store_floats<N>(d + begin + i, x);
     }
 }
