@@ -6,12 +6,15 @@
  *     cuda_tests --seeds A..B          random compositions only, these
  *     cuda_tests --pipeline NAME       one of the small calls of suite pipelines, for compute-sanitizer
  *     cuda_tests --list-pipelines      their names
+ *     cuda_tests --operation NAME      the cases of an operation of networks, for compute-sanitizer
+ *     cuda_tests --list-operations     their names
  *     cuda_tests --device N            another GPU
  *     cuda_tests --threads N           so many random compositions at once (one a processor, up to 16)
  *
  * Prints which instances of the kernels ran; where every suite ran, one that was compiled and never launched is a failure. Exit
  * status 1 with a sentence if something does not hold; 77 with the reason if there is no GPU. */
 #include "instances.h"
+#include "network/calls.h"
 
 #include "base/clock.h"
 
@@ -22,8 +25,8 @@
 
 static int usage(const char *wrong) {
     fprintf(stderr,
-            "cuda_tests: %s\nUsage: cuda_tests [--short | --suite NAME | --seeds A..B | --pipeline NAME | --list-pipelines] "
-            "[--device N] [--threads N]\n",
+            "cuda_tests: %s\nUsage: cuda_tests [--short | --suite NAME | --seeds A..B | --pipeline NAME | --list-pipelines | "
+            "--operation NAME | --list-operations] [--device N] [--threads N]\n",
             wrong);
     return 2;
 }
@@ -81,6 +84,9 @@ static int read_arguments(int argc, char **argv, gpu *g, const char **only) {
         } else if (strcmp(argv[i], "--pipeline") == 0) {
             *only = "pipelines";
             g->pipeline = value;
+        } else if (strcmp(argv[i], "--operation") == 0) {
+            *only = "networks";
+            g->operation = value;
         } else {
             return usage("unknown argument");
         }
@@ -109,6 +115,7 @@ int main(int argc, char **argv) {
     bool ran = false, holds = true;
     gpu g;
     if (argc == 2 && strcmp(argv[1], "--list-pipelines") == 0) return pipelines_list(), 0;
+    if (argc == 2 && strcmp(argv[1], "--list-operations") == 0) return network_cases_list(), 0;
     const int wrong = read_arguments(argc, argv, &g, &only);
     if (wrong) return wrong;
     for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = g.device});

@@ -15,7 +15,8 @@ typedef struct {
     int threads;          /* that take random compositions, each one at a time */
     uint64_t first, last; /* seeds of random compositions */
     bool brief;           /* the short form */
-    const char *pipeline; /* the only one of suite_pipelines; NULL: all */
+    const char *pipeline;  /* the only one of suite_pipelines; NULL: all */
+    const char *operation; /* the only case of suite_networks; NULL: all */
     long checks, refused; /* refused: compositions that no engine of the GPU takes */
     double worst[3];      /* error over what is allowed, by type */
 } gpu;

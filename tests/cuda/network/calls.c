@@ -279,12 +279,22 @@ void check_call(trials *t, const call *given) {
 
 /* ---- all cases ----------------------------------------------------------------------------------------------------------- */
 
+enum { LISTS = 3 };
+static const network_case *const lists[LISTS] = {layer_cases, step_cases, token_cases};
+
+void network_cases_list(void) {
+    for (int list = 0; list < LISTS; list++)
+        for (const network_case *c = lists[list]; c->name; c++) puts(c->name);
+}
+
 bool network_cases(trials *t, int rounds) {
-    const network_case *const lists[] = {layer_cases, step_cases, token_cases};
     char first[sizeof t->wrong] = "";
     int failed = 0;
-    for (int list = 0; list < 3; list++)
-        for (const network_case *c = lists[list]; c->name; c++)
+    bool found = !t->only;
+    for (int list = 0; list < LISTS; list++)
+        for (const network_case *c = lists[list]; c->name; c++) {
+            if (t->only && strcmp(t->only, c->name) != 0) continue;
+            found = true;
             for (int round = 0; round < rounds && failed < MOST_FAILED; round++) {
                 c->draw(t, round);
                 release_draws(t);
@@ -293,6 +303,8 @@ bool network_cases(trials *t, int rounds) {
                 if (failed++ == 0) memcpy(first, t->wrong, sizeof first);
                 t->wrong[0] = '\0';
             }
+        }
     memcpy(t->wrong, first, sizeof first);
-    return failed == 0;
+    if (!found) snprintf(t->wrong, sizeof t->wrong, "there is no case %s: cuda_tests --list-operations names them", t->only);
+    return found && failed == 0;
 }

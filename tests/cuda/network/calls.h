@@ -24,6 +24,7 @@ typedef struct {
     dr_backend *exact, *rounded; /* the reference; rounded stores vectors as tested does, NULL: in double */
     dr_backend *tested;
     dr_random random;
+    const char *only;           /* the case that is run, NULL: all */
     void (*vary)(unsigned run); /* how the next kernels run, or NULL */
     char wrong[512];            /* a sentence on the first that is, "" while all is right */
     const char *worst_call;
@@ -92,6 +93,8 @@ static const double forward_tolerance = 3e-6, backward_tolerance = 2e-5, sum_tol
 
 /* Every case, rounds times; false with t->wrong where one is wrong, and a line of standard output on each that is. */
 bool network_cases(trials *t, int rounds);
+/* Their names, to standard output. */
+void network_cases_list(void);
 
 /* A list of cases. */
 typedef struct {
