@@ -197,15 +197,18 @@ static __global__ void __launch_bounds__(THREADS) conv_step(const __grid_constan
     const int64_t tile = blockIdx.x % call.tiles, row = blockIdx.x / call.tiles * WARPS + threadIdx.x / 32;
     const int64_t place = (tile * 32 + threadIdx.x % 32) * N, channel = place < call.channels ? place : 0;
     const int kept = call.width - 1;
+    const int64_t state = row * kept * call.channels + channel;
+    dr_prefetch(call.weight + channel * call.width);
+    for (int at = 0; call.initial && row < call.layout.rows && at < kept; at++)
+        dr_prefetch(call.initial + state + at * call.channels);
     dr_chain();
     if (row >= call.layout.rows) return;
     dr_floats<N> tap[W], window[W], constant;
     call.taps(channel, tap, constant);
-    const int64_t state = row * kept * call.channels + channel;
     TAPS {
         const int at = w - (W - call.width);
-        window[w] = w < W - 1 && at >= 0 && call.initial ? dr_load_floats<N>(call.initial + state + at * call.channels)
-                                                          : dr_same<N>(0);
+        window[w] =
+            w < W - 1 && at >= 0 && call.initial ? dr_load_floats<N>(call.initial + state + at * call.channels) : dr_same<N>(0);
     }
     window[W - 1] = dr_load_floats<N>(call.x + row * call.x_row + channel);
     dr_floats<N> y = activated(call.activation, convolved(tap, window, constant));
@@ -442,17 +445,16 @@ dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const v
                                const void *initial, void *y, void *final) {
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
-    DR_NETWORK_TYPE(
-        backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-        const bool wide =
-            conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial, final);
-        DR_TRY(check_aligned(conv->unit, wide));
-        if (!call.layout.offsets && call.layout.tokens == 1)
-            return wide ? step<NEIGHBOURS, FEW>(gpu, call, (float *)final) : step<1, MOST>(gpu, call, (float *)final);
-        DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
-        if (!final || conv->width == 1) return DR_OK;
-        return dr_cuda_launch("conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)},
-                              THREADS, 0, gpu->stream, call, (float *) final))
+    DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
+                    const bool wide = conv->width <= FEW &&
+                                      dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial, final);
+                    DR_TRY(check_aligned(conv->unit, wide)); if (!call.layout.offsets && call.layout.tokens == 1) return wide
+                                                                 ? step<NEIGHBOURS, FEW>(gpu, call, (float *) final)
+                                                                 : step<1, MOST>(gpu, call, (float *) final);
+                    DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
+                    if (!final || conv->width == 1) return DR_OK; return dr_cuda_launch(
+                        "conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS,
+                        0, gpu->stream, call, (float *) final))
 }
 
 template <typename T>
