@@ -260,12 +260,9 @@ static void test_allocations_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choices_are_the_samplers),
-        cmocka_unit_test(test_logits_that_are_no_numbers),
-        cmocka_unit_test(test_many_texts_are_the_same),
-        cmocka_unit_test(test_steps_ahead_of_the_host),
-        cmocka_unit_test(test_steps_are_broken_off),
-        cmocka_unit_test(test_allocations_fail),
+        cmocka_unit_test(test_choices_are_the_samplers), cmocka_unit_test(test_logits_that_are_no_numbers),
+        cmocka_unit_test(test_many_texts_are_the_same),  cmocka_unit_test(test_steps_ahead_of_the_host),
+        cmocka_unit_test(test_steps_are_broken_off),     cmocka_unit_test(test_allocations_fail),
     };
     return cmocka_run_group_tests_name("choose", tests, NULL, NULL);
 }

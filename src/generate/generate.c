@@ -272,8 +272,8 @@ static dr_status choose_tokens(generator *self, int64_t *left) {
 
 /* ---- tokens that the backend chooses ---- */
 
-/* Begins a step; ids NULL: it takes what the step before it chooses. What it chooses for texts that are over, or turn out to be,
- * nobody sees. */
+/* Begins a step; ids NULL: it takes what the step before it chooses. What it chooses for texts that are over, or turn out to
+ * be, nobody sees. */
 static dr_status begin_step(generator *self, const int32_t *ids) {
     for (int64_t i = 0; i < self->count; i++) {
         const bool goes_on = self->texts[i].answer.finish == DR_FINISH_NOT;

@@ -103,7 +103,8 @@ static __device__ inline void dr_multiply_tf32(float (&c)[4], const unsigned (&a
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Asks for the line of 128 bytes at an address, up to the second-level cache. What another kernel writes there is not missed. */
+/* Asks for the line of 128 bytes at an address, up to the second-level cache. What another kernel writes there is not missed.
+ */
 static __device__ inline void dr_prefetch(const void *line) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }

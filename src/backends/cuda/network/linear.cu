@@ -58,8 +58,7 @@ dr_status dr_cuda_linear_forward(dr_backend *backend, const dr_linear *linear, c
     const int64_t rows = linear->rows, in = linear->in, out = linear->out, count = rows * out;
     dr_cuda_multiplication p = product_of(backend, rows, out, in);
     if (count == 0) return DR_OK;
-    if (dr_cuda_rows_product_takes(backend, linear, x, weight))
-        return dr_cuda_rows_product(gpu, linear, x, weight, bias, y);
+    if (dr_cuda_rows_product_takes(backend, linear, x, weight)) return dr_cuda_rows_product(gpu, linear, x, weight, bias, y);
     p.a = x, p.a_row = dr_linear_pitch(linear), p.b = weight, p.b_row = in, p.b_turned = true, p.c = y, p.c_row = out;
     if (!bias) {
         p.plus = linear->plus;

@@ -67,7 +67,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     const int thread = (int)threadIdx.x, warp = thread / 32, group = thread / TILE_GROUPS, lane = thread % TILE_GROUPS;
     const unsigned state = blockIdx.x / SLICES, HV = (unsigned)rows.value_heads;
     if (!call.from) /* a tile of a row is two lines */
-        dr_prefetch(call.initial + (state * SIZE + thread / 2) * (int64_t)SIZE + (blockIdx.x % SLICES) * TILE + thread % 2 * 32);
+        dr_prefetch(call.initial + (state * SIZE + thread / 2) * (int64_t)SIZE + (blockIdx.x % SLICES) * TILE +
+                    thread % 2 * 32);
     dr_chain();
     const int64_t token = state / HV, slot = call.from ? call.from[token] : token;
     if (slot < 0) return;

@@ -11,8 +11,8 @@
  *
  * so that several states are under way at any time without a register that waits for them. Numbers are summed as in tokens.cu,
  * the rows of a thread first and then the 16 parts in pairs: the results are the same bits. */
-#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/beside.cuh"
+#include "backends/cuda/device/bulk.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/tokens/tokens_pass.cuh"
 

@@ -123,9 +123,9 @@ typedef struct {
     void *y;         /* [rows, HV, V] normed and gated; then the gradient of what it is made from */
     void *workspace; /* the engine's; in the backward, before it runs, d_y */
     /* of the backward alone */
-    void *d[DR_MAX_VALUES]; /* of values whose gradient has memory of its own */
-    void *d_brief, *d_low;  /* of the widest value whose gradient stands there */
-    void *d_y;              /* of y above */
+    void *d[DR_MAX_VALUES];          /* of values whose gradient has memory of its own */
+    void *d_brief, *d_low;           /* of the widest value whose gradient stands there */
+    void *d_y;                       /* of y above */
     void *at[DR_MAX_VALUES], *saved; /* as in the memory, of what a backward makes again; else NULL */
 } dr_recurrent_scratch;
 
