@@ -30,7 +30,7 @@ typedef struct dr_plan dr_plan;
 DR_API dr_status dr_plan_create(dr_backend *backend, const dr_recurrence *recurrence, dr_plan **plan);
 /* The same for calls whose tensors come in these forms, which are copied; NULL: in those of dr_forms_default.
  * DR_ERROR_ARGUMENT if they cannot be, or ask for something that the rule does not read; DR_ERROR_UNSUPPORTED where the backend
- * takes no others: cuda. What a forward saves is the same in all forms. */
+ * takes no others. What a forward saves is the same in all forms. */
 DR_API dr_status dr_plan_create_with_forms(dr_backend *backend, const dr_recurrence *recurrence, const dr_forms *forms,
                                            dr_plan **plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is allowed; no call may be using it */

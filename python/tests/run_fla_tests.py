@@ -3,7 +3,7 @@
 
     run_fla_tests.py CLONE [--package deltarule.fla] [--path DIR] [--files gdn,kda,...] [--fla installed|clone] [--device auto|cpu|cuda]
                      [--reference auto|naive|fla] [--limit N] [--timeout S] [--within S] [--jobs N] [--parts N] [--memory GB]
-                     [--first-configuration] [-k EXPR] [--json FILE] [--keep] [--list]
+                     [--first-configuration] [-k EXPR] [--json FILE] [--again FILE] [--keep] [--list]
 
 CLONE: a git directory (bare or not) or a checkout of flash-linear-attention's repository, whose packages hold no tests; only its
 tests/ is used, and its fla/ with --fla clone. --package: the importable module with FLA's function names (found on --path or in the environment).
@@ -22,7 +22,8 @@ A test in which ours refuses an argument that no rule has, or a rule that backen
 On a GPU most of the time goes into the compilation of FLA's kernels: --jobs runs several processes on it, --parts divides each file's
 tests between so many of them, and --first-configuration takes the first of each kernel's configurations that runs, unmeasured.
 Processes give the GPU's memory back after each test, and --memory bounds what one may take. Tests that found none run again at the
-end, one after the other and without the bound.
+end, one after the other and without the bound. --again FILE, the --json of an earlier run, runs only what failed there or was cut, and
+counts the rest as it was.
 Also told: the worst ratio of an error to its tolerance (FLA's assert_close) in a file. FLA_CI is unset, which would turn failures into warnings.
 """
 import argparse
@@ -93,10 +94,33 @@ def is_reference(name, test):
 # ---- plain loops -------------------------------------------------------------------------------------------------------------------
 
 
+SEGMENT = 64  # tokens whose states a backward keeps at once
+
+
+def scan_segment(S, scale, q, k, v, g, beta, read, a, b):
+    """Outputs of some tokens, and the state after them."""
+    import torch
+    out = []
+    for t in range(q.shape[1]):
+        extra = None if a is None else torch.einsum("bhk,bhv->bhkv", b[:, t], torch.einsum("bhk,bhkv->bhv", a[:, t], S))
+        if g is not None:
+            gt = g if g.dim() == 1 else g[:, t]
+            S = S * gt.exp()[(..., None, None) if gt.dim() < 3 else (..., None)]
+        if extra is not None:
+            S = S + extra
+        new = v[:, t] if read is None else v[:, t] - torch.einsum("bhk,bhkv->bhv", read[:, t], S)
+        if beta is not None:
+            new = new * (beta[:, t] if beta.dim() == 4 else beta[:, t, :, None])
+        S = S + torch.einsum("bhk,bhv->bhkv", k[:, t], new)
+        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t], S) * scale)
+    return torch.stack(out, 1), S
+
+
 def scan(q, k, v, g=None, beta=None, read=None, a=None, b=None, scale=None, initial_state=None, final=True, cu_seqlens=None, l2=False,
          v_first=False, dtype=None):
     """S = exp(g) S [+ b (a^T S_before)]; S += beta k (v - S^T read)^T, or k v^T without read; o = scale S^T q. g scalar or channel, [..] or [H]."""
     import torch
+    from torch.utils.checkpoint import checkpoint
     dtype = dtype or q.dtype
     if cu_seqlens is not None:
         ends = cu_seqlens.tolist()
@@ -117,20 +141,12 @@ def scan(q, k, v, g=None, beta=None, read=None, a=None, b=None, scale=None, init
     S = q.new_zeros(B, HV, K, V)
     if initial_state is not None:
         S = S + (initial_state.float().transpose(-1, -2) if v_first else initial_state.float())
-    out = []
-    for t in range(T):
-        extra = None if a is None else torch.einsum("bhk,bhv->bhkv", b[:, t], torch.einsum("bhk,bhkv->bhv", a[:, t], S))
-        if g is not None:
-            gt = g if g.dim() == 1 else g[:, t]
-            S = S * gt.exp()[(..., None, None) if gt.dim() < 3 else (..., None)]
-        if extra is not None:
-            S = S + extra
-        new = v[:, t] if read is None else v[:, t] - torch.einsum("bhk,bhkv->bhv", read[:, t], S)
-        if beta is not None:
-            new = new * (beta[:, t] if beta.dim() == 4 else beta[:, t, :, None])
-        S = S + torch.einsum("bhk,bhv->bhkv", k[:, t], new)
-        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t], S) * scale)
-    o = torch.stack(out, 1) if out else v.new_zeros(B, 0, HV, V)
+    out, each = [], lambda x, begin: x if x is None or x.dim() < 3 else x[:, begin:begin + SEGMENT]
+    for begin in range(0, T, SEGMENT):
+        parts = [each(x, begin) for x in (q, k, v, g, beta, read, a, b)]
+        one, S = checkpoint(scan_segment, S, scale, *parts, use_reentrant=False) if torch.is_grad_enabled() else scan_segment(S, scale, *parts)
+        out.append(one)
+    o = torch.cat(out, 1) if out else v.new_zeros(B, 0, HV, V)
     if not final:
         S = None
     elif v_first:
@@ -259,7 +275,8 @@ class Plugin:
 
     def pytest_collection_modifyitems(self, config, items):
         only = self.settings["only"]
-        items[:] = items[self.settings["part"]::self.settings["parts"]] if only is None else [item for item in items if item.name in only]
+        left = [item for item in items if item.name not in self.settings["done"]]
+        items[:] = left[self.settings["part"]::self.settings["parts"]] if only is None else [item for item in items if item.name in only]
         kept, dropped = [], []
         for item in items:
             test = getattr(item, "originalname", None) or item.name.split("[")[0]
@@ -521,6 +538,7 @@ def main():
     p.add_argument("--first-configuration", action="store_true", help="take each Triton kernel's first configuration that runs")
     p.add_argument("-k", default="", help="as pytest's")
     p.add_argument("--json")
+    p.add_argument("--again", metavar="FILE", help="the --json of an earlier run: only what failed there or was cut")
     p.add_argument("--keep", action="store_true", help="keeps the folder with logs")
     p.add_argument("--list", action="store_true")
     wanted = p.parse_args()
@@ -542,17 +560,26 @@ def main():
     print(f"{'file':26} " + " ".join(f"{x:>8}" for x in OUTCOMES) + f" {'worst/tol':>9} {'seconds':>8}")
     everything, bad, until, begun = {}, 0, time.time() + wanted.within, {}
     settings = {"package": wanted.package, "reference": wanted.reference, "limit": limit, "parts": wanted.parts, "first": wanted.first_configuration,
-                "memory": wanted.memory, "only": None}
+                "memory": wanted.memory, "only": None, "done": []}
+    earlier = {}
+    if wanted.again:
+        with open(wanted.again, encoding="utf-8") as file:
+            earlier = json.load(file)["files"]
+    judged = {name: [r for r in file["tests"] if r["outcome"] != "failed"] for name, file in earlier.items()}
     pool = concurrent.futures.ThreadPoolExecutor(wanted.jobs)
     for name, file in chosen.items():
         if not os.path.exists(os.path.join(work, file)):
             print(f"{name:26} not in this commit")
         elif ":" in name and not cuda:
             print(f"{name:26} needs a GPU: FLA's convolutions and norms around ours are Triton kernels")
+        elif name in earlier and earlier[name]["code"] in (0, 1, 5) and len(judged[name]) == len(earlier[name]["tests"]):
+            everything[name] = earlier[name]
         else:
-            begun[name] = [pool.submit(run_part, file, wanted, work, settings, part, until) for part in range(wanted.parts)]
+            one = {**settings, "done": [r["test"] for r in judged.get(name, [])]}
+            begun[name] = [pool.submit(run_part, file, wanted, work, one, part, until) for part in range(wanted.parts)]
     for name, parts in begun.items():
         everything[name] = tell_file(name, *joined([part.result() for part in parts]), wanted)
+        everything[name]["tests"] += judged.get(name, [])
     for name, file in everything.items():
         names = sorted(record["test"] for record in file["tests"] if found_no_memory(record))
         if names:
