@@ -244,9 +244,11 @@ def peer_speed(asked, name, make, loss, compiled):
 
 def speeds(asked):
     first = our_speed(asked, "ours")
-    best = [peer_speed(asked, "fla", fla_model, fla_loss, False), peer_speed(asked, "fla, torch.compile", fla_model, fla_loss, True)]
-    peer_speed(asked, "gpt", gpt_model, gpt_loss, False)
-    peer_speed(asked, "gpt, torch.compile", gpt_model, gpt_loss, True)
+    best = [peer_speed(asked, "fla", fla_model, fla_loss, False)]
+    if not asked.eager:
+        best.append(peer_speed(asked, "fla, torch.compile", fla_model, fla_loss, True))
+        peer_speed(asked, "gpt", gpt_model, gpt_loss, False)
+        peer_speed(asked, "gpt, torch.compile", gpt_model, gpt_loss, True)
     again = our_speed(asked, "ours again")
     best, ours = [one["tokens_per_second"] for one in best if one], [one["tokens_per_second"] for one in (first, again) if one]
     if best and ours:
@@ -301,6 +303,8 @@ def options():
     made.add_argument("--library", default=os.path.join(HERE, "..", "build", "cuda", "libdeltarule.so"))
     made.add_argument("--model", default="delta_net", choices=["delta_net"], help="its gated rules need a Triton of their own on Hopper")
     made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--batch", type=int, default=BATCH, help=f"sequences of {TOKENS} tokens a step (default {BATCH})")
+    made.add_argument("--eager", action="store_true", help="ours and flash-linear-attention's model as it is, and nothing else")
     made.add_argument("--steps", type=int, default=0, help="of a repeat (default 10), or of losses (default 200)")
     made.add_argument("--losses", action="store_true")
     made.add_argument("--corpus", help="of --losses: any file")
@@ -313,8 +317,9 @@ def options():
 
 
 def main():
+    global BATCH
     asked = options()
-    asked.results = {}
+    asked.results, BATCH = {}, asked.batch
     if not torch.cuda.is_available():
         sys.exit("peers_train: PyTorch finds no GPU")
     if asked.losses and not asked.corpus:
