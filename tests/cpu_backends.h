@@ -15,7 +15,7 @@ enum { ISAS = 3, THREADS = 3 };
 
 static const int thread_counts[THREADS] = {1, 2, 4};
 static dr_backend *reference, *cpu[ISAS][THREADS];
-static int isas; /* how many the machine has: portable, avx2, avx512 */
+static int isas; /* how many the machine has: portable, avx2, avx512; or portable, neon */
 
 /* Small sizes, sizes about the vectors', and now and then one that threads share out. */
 static inline int64_t size_drawn(int64_t large) {
@@ -34,10 +34,15 @@ static inline double *floats(int64_t count, double deviation) {
 
 static inline int open_backends(void **state) {
     (void)state;
+#ifdef __aarch64__
+    static const char *const names[] = {"portable", "neon"};
+    isas = 2;
+#else
     static const char *const names[ISAS] = {"portable", "avx2", "avx512"};
     dr_cpu_features features = dr_cpu_detect();
     isas = features.avx512 ? 3 : features.avx2 ? 2 : 1;
     if (isas < ISAS) printf("this machine has no %s: not tested\n", names[isas]);
+#endif
     if (dr_reference_open(NULL, &reference) != DR_OK) return 1;
     for (int isa = 0; isa < isas; isa++)
         for (int i = 0; i < THREADS; i++)
