@@ -236,5 +236,5 @@ void dr_cuda_recurrence_path(const dr_plan *plan, bool packed, dr_stage stage, d
                    : stage == DR_STAGE_BACKWARD ? backward
                                                 : state_pass_of(chunks);
     }
-    snprintf(path->instance, sizeof path->instance, "%s %s", instance, isa);
+    snprintf(path->instance, sizeof path->instance, "%.56s %s", instance, isa);
 }
