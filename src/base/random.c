@@ -63,8 +63,8 @@ double dr_random_uniform(dr_random *random) {
 }
 
 uint64_t dr_random_below(dr_random *random, uint64_t bound) {
-    /* 2^64 mod bound values at the low end are dropped: what is left is a multiple of bound. Few values are below bound, so that
-     * the remainder is rarely asked for. */
+    /* 2^64 mod bound values at the low end are dropped: what is left is a multiple of bound. Few values are below bound, so
+     * that the remainder is rarely asked for. */
     uint64_t bits;
     do bits = draw_64_bits(random);
     while (bits < bound && bits < -bound % bound);

@@ -29,8 +29,8 @@ dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_
  * (Files right in a change of a folder are synced by dr_folder_commit.) DR_ERROR_IO with the reason. */
 DR_FOR_CHECK dr_status dr_file_finish(dr_file *file);
 
-/* Adds bytes at the end of a file, which is made where there is none, in one call of the system: of several processes that add at
- * once each has its bytes there together. DR_ERROR_IO with the reason. */
+/* Adds bytes at the end of a file, which is made where there is none, in one call of the system: of several processes that add
+ * at once each has its bytes there together. DR_ERROR_IO with the reason. */
 DR_FOR_CHECK dr_status dr_file_append(const char *name, const void *data, size_t bytes);
 
 /* A whole regular file in memory, with a zero byte behind it. At most `most` bytes. Free with dr_release. */

@@ -55,7 +55,7 @@ expect 0 'kda is better' "$deltarule" experiment tiny.json --out nowhere --table
 cp stdout of_records
 expect 0 'kda is better' "$deltarule" experiment tiny.json --out nowhere --table --results recorded --settings '{"steps": 17}'
 grep -q '^kda   0.01           0/2 ' stdout || fail 'results of other settings count'
-[ ! -e nowhere ] && [ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail '--table writes'
+if [ -e nowhere ] || [ "$before" != "$(cksum <recorded/tiny.jsonl)" ]; then fail '--table writes'; fi
 expect 0 'recorded: 5 of 8 runs' "$deltarule" experiment tiny.json --out whole --results recorded
 [ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail 'what is recorded was recorded again'
 echo '{"cell": 5}' >>recorded/tiny.jsonl

@@ -12,13 +12,13 @@ typedef struct {
     dr_backend *cuda[3]; /* float32, bf16, fp16 */
     void *stream;        /* theirs; NULL: the device's own */
     int device;
-    int threads;          /* that take random compositions, each one at a time */
-    uint64_t first, last; /* seeds of random compositions */
-    bool brief;           /* the short form */
+    int threads;           /* that take random compositions, each one at a time */
+    uint64_t first, last;  /* seeds of random compositions */
+    bool brief;            /* the short form */
     const char *pipeline;  /* the only one of suite_pipelines; NULL: all */
     const char *operation; /* the only case of suite_networks; NULL: all */
-    long checks, refused; /* refused: compositions that no engine of the GPU takes */
-    double worst[3];      /* error over what is allowed, by type */
+    long checks, refused;  /* refused: compositions that no engine of the GPU takes */
+    double worst[3];       /* error over what is allowed, by type */
 } gpu;
 
 /* The backends of g->device, on a stream of their own, and the CPU's on one thread. Closing takes what was opened, also where

@@ -139,8 +139,8 @@ static void describe(const dr_backend *backend, void (*line)(void *context, cons
 }
 
 #define MEMORY_AND_RECURRENCES                                                                                                 \
-    .name = "cuda", .dtype = DR_F32, .device = true, .pools = true, .prefill = true, .forms = true, .panels = 8, .sums = true, .chains = true,                 \
-    .allocate = dr_cuda_allocate, .free = dr_cuda_free, .zero = dr_cuda_zero, .upload = dr_cuda_upload,                        \
+    .name = "cuda", .dtype = DR_F32, .device = true, .pools = true, .prefill = true, .forms = true, .panels = 8, .sums = true, \
+    .chains = true, .allocate = dr_cuda_allocate, .free = dr_cuda_free, .zero = dr_cuda_zero, .upload = dr_cuda_upload,        \
     .download = dr_cuda_download, .upload_as = dr_cuda_upload_as, .download_as = dr_cuda_download_as, .wait = wait_for_stream, \
     .beside = open_beside, .time_runs = dr_cuda_time_runs, .product = dr_cuda_product, .describe = describe,                   \
     .close = close_backend, .copy = dr_cuda_copy, .put = dr_cuda_put, .get = dr_cuda_get, .fetch = dr_cuda_fetch,              \

@@ -42,8 +42,8 @@ dr_status dr_reference_swiglu_panel_backward(dr_backend *backend, int64_t rows, 
     for (int64_t r = 0; r < rows; r++) {
         const double *gate = panel + 2 * r * columns;
         double *d_gate = d_panel + 2 * r * columns;
-        DR_TRY(dr_reference_swiglu_backward(backend, columns, gate, gate + columns, d_y + r * columns, d_gate,
-                                            d_gate + columns));
+        DR_TRY(
+            dr_reference_swiglu_backward(backend, columns, gate, gate + columns, d_y + r * columns, d_gate, d_gate + columns));
     }
     return DR_OK;
 }

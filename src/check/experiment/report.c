@@ -294,7 +294,8 @@ static int row_label(const dr_experiment *experiment, int row, char *text, int u
     return used;
 }
 
-/* A step of 1, 2 or 5 times a power of ten that has a width in four parts or fewer, so that the numbers below a panel stand apart. */
+/* A step of 1, 2 or 5 times a power of ten that has a width in four parts or fewer, so that the numbers below a panel stand
+ * apart. */
 static double step_of_tics(double width) {
     const double power = pow(10, floor(log10(width / 4))), parts = width / 4 / power;
     return power * (parts <= 1 ? 1 : parts <= 2 ? 2 : parts <= 5 ? 5 : 10);
@@ -327,7 +328,8 @@ static void plot_curves(const reporter *self, const char *column) {
     const dr_experiment *experiment = self->experiment;
     char text[LINE];
     bool any = false;
-    self->line(self->context, "set datafile separator ','\nset xrange [*:*]\nset xtics auto\nset yrange [*:*]\nset key on\nset xlabel 'step'");
+    self->line(self->context,
+               "set datafile separator ','\nset xrange [*:*]\nset xtics auto\nset yrange [*:*]\nset key on\nset xlabel 'step'");
     quote(text, snprintf(text, sizeof text, "set title "), column);
     self->line(self->context, text);
     for (int i = 0; i < dr_experiment_cells(experiment); i++) {
@@ -395,7 +397,8 @@ static dr_status report_plot(const reporter *self) {
     const int rows = experiment->rows < 20 && curves ? 20 : experiment->rows; /* curves need their height */
     const int all = panels + (curves != NULL), across = all > PANELS_A_LINE ? PANELS_A_LINE : all > 0 ? all : 1;
     const int down = (all + across - 1) / across;
-    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced font 'Sans,9'", 60 + 480 * across, down * (110 + 17 * rows));
+    snprintf(text, sizeof text, "set terminal pngcairo size %d,%d noenhanced font 'Sans,9'", 60 + 480 * across,
+             down * (110 + 17 * rows));
     self->line(self->context, text);
     self->line(self->context, "set output 'picture.png'");
     int used = snprintf(text, sizeof text, "set multiplot layout %d,%d title ", down, across);
