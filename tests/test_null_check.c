@@ -119,6 +119,14 @@ static void test_bench(void **unused) {
     REFUSED(dr_bench_train, "settings", &options, 1, NULL, &train);
     REFUSED(dr_bench_train, "results", &options, 1, runs, NULL);
     REFUSED(dr_bench_train, "settings 0", &options, 1, none, &train);
+    REFUSED(dr_bench_score, "options", NULL, 1, runs, &train);
+    REFUSED(dr_bench_score, "settings", &options, 1, NULL, &train);
+    REFUSED(dr_bench_score, "results", &options, 1, runs, NULL);
+    REFUSED(dr_bench_score, "settings 0", &options, 1, none, &train);
+    REFUSED(dr_bench_generate, "options", NULL, 1, runs, &train);
+    REFUSED(dr_bench_generate, "settings", &options, 1, NULL, &train);
+    REFUSED(dr_bench_generate, "results", &options, 1, runs, NULL);
+    REFUSED(dr_bench_generate, "settings 0", &options, 1, none, &train);
     dr_bench_options without = options;
     without.threads = NULL;
     REFUSED(dr_bench_op, "threads", &without, true, 1, &recurrence, &op);

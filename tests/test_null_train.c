@@ -66,6 +66,8 @@ static void test_run(void **unused) {
     REFUSED(dr_run_create, "folder", backend, options, NULL, &other);
     REFUSED(dr_run_create, "run", backend, options, run_folder, NULL);
     REFUSED(dr_run_create_beside, "backend", NULL, options, run_folder, &other);
+    REFUSED(dr_run_create_beside, "options", backend, NULL, run_folder, &other);
+    REFUSED(dr_run_create_beside, "folder", backend, options, NULL, &other);
     REFUSED(dr_run_create_beside, "run", backend, options, run_folder, NULL);
     assert_int_equal(access(run_folder, F_OK), -1);
     REFUSED(dr_run_prepare, "backend", NULL, options, &other);

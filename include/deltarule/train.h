@@ -51,8 +51,7 @@ typedef struct {
     int64_t skipped;       /* steps whose gradient was not finite */
     bool evaluated;        /* held_out and accuracy are of this step */
     double balancing_loss; /* of the mixtures of experts, of this step; NaN: the model has none */
-    double utilization; /* 6 operations a token and active parameter, as a share of 989 TFLOP/s, which is published of an H100
-                         * or H200 in bf16; NaN: it is neither */
+    double utilization; /* 6 operations a token and active parameter, of 989 TFLOP/s of H100 and H200 in bf16; NaN: neither */
     int64_t bytes;      /* of the backend's memory: parameters, gradient, what the optimizer keeps, and a step */
 } dr_progress;
 

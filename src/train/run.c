@@ -163,6 +163,8 @@ dr_status dr_run_create(dr_backend *backend, const dr_train_options *options, co
 
 dr_status dr_run_create_beside(dr_backend *backend, const dr_train_options *options, const char *folder, dr_run **run) {
     DR_NEED(backend);
+    DR_NEED(options);
+    DR_NEED(folder);
     DR_NEED(run);
     dr_backend *own;
     *run = NULL;
