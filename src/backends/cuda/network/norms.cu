@@ -200,7 +200,9 @@ static __global__ void __launch_bounds__(THREADS) norm_kept_forward(const __grid
     const int64_t dim = vector < call.vectors ? call.dim : 0;
     const int lane = (int)threadIdx.x % call.lanes;
     kept_vector<N, CHUNKS, GATED, T> kept;
-    CHUNK if (call.weight && (c * call.lanes + lane) * N < call.dim) dr_prefetch(call.weight + (c * call.lanes + lane) * N);
+    if (blockIdx.x == 0 && call.weight) { /* once for all vectors */
+        CHUNK if ((c * call.lanes + lane) * N < call.dim) dr_prefetch(call.weight + (c * call.lanes + lane) * N);
+    }
     dr_chain();
     kept.load(call, vector, dim, lane);
     CHUNK {
