@@ -9,7 +9,6 @@ import warnings
 from typing import Callable, Dict, Optional, Sequence, Tuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .._forms import Made, text_of_made
@@ -94,7 +93,7 @@ def l2norm(x: Tensor) -> Tensor:
 
 
 class Raw:
-    """What is still to be made of a call's inputs: by the library where it can, on the CPU, else by PyTorch."""
+    """What the library is still to make of a call's inputs."""
 
     __slots__ = ("norm", "beta", "decay", "bound", "A_log", "dt_bias")
 
@@ -122,43 +121,21 @@ class Raw:
         self.A_log = None if A_log is None else A_log.reshape(-1)
         self.dt_bias = dt_bias
 
-    def made(self, g: Tensor) -> Tensor:
-        """The log decay by PyTorch."""
-        if not self.decay:
-            return g
-        g = g.float()
-        if self.dt_bias is not None:
-            g = g + self.dt_bias.float().view(g.shape[2:])
-        slope = None if self.A_log is None else self.A_log.float().exp().view(-1, *(1,) * (g.dim() - 3))
-        if self.decay == "softplus":
-            return -slope * F.softplus(g)
-        return self.bound * torch.sigmoid(g if slope is None else slope * g)
-
 
 def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Tensor], order: Optional[str] = None, *, scale: Optional[float],
         initial: Optional[Tensor] = None, scan: Optional[Tensor] = None, final: bool = False, cu_seqlens: Optional[Tensor] = None,
-        cu_seqlens_cpu: Optional[Tensor] = None, v_first: bool = False, raw: Optional[Raw] = None, decay: int = 0,
-        beta: int = 1) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+        cu_seqlens_cpu: Optional[Tensor] = None, v_first: bool = False, raw: Optional[Raw] = None) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """o, and the final S and scan or None. vectors: query, key, value and others, which get the query's dtype; gates: in any
     dtype. order: which of both comes next in the rule's inputs, "v" or "g"; all vectors first if it is not told. raw: what is made
-    of query, key and the gates at those places."""
+    of query, key and the gates."""
     query = vectors[0]
     device = query.device.type
     dtype = autocast_dtype(device) or query.dtype
-    ours = device == "cpu"  # whose library makes inputs and takes states with values first
     extras: Sequence[Tensor] = ()
-    made = Made(value_first=v_first and ours)
-    if raw is not None and ours:
+    made = Made(value_first=v_first)
+    if raw is not None:
         extras = [x for x in (raw.A_log, raw.dt_bias) if x is not None]
         made = Made(L2_EPS if raw.norm else None, raw.beta, raw.decay, raw.bound, raw.A_log is not None, raw.dt_bias is not None, v_first)
-    elif raw is not None:
-        gates = list(gates)
-        if raw.norm:
-            vectors = [l2norm(vectors[0]), l2norm(vectors[1]), *vectors[2:]]
-        if raw.decay:
-            gates[decay] = raw.made(gates[decay])
-        if raw.beta:
-            gates[beta] = gates[beta].float().sigmoid() * raw.beta
     vectors = [x if x.dtype == dtype else x.to(dtype) for x in vectors]
     if order is None:
         inputs = [*vectors, *gates]
@@ -169,13 +146,11 @@ def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Ten
         raise ValueError(f"{function}: scale must be positive, not {scale}")
     check_packed(query, initial, cu_seqlens)
     cu = boundaries(cu_seqlens_cpu if cu_seqlens_cpu is not None and device == "cpu" else cu_seqlens, query.device)
-    if initial is not None and v_first and not ours:
-        initial = initial.transpose(-1, -2)
     count(function, query)
     o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale or 0.0, "best", 0, final, text_of_made(made))
     if not final:
         return o, None, None
-    return o, (S.transpose(-1, -2).contiguous() if v_first and not ours else S), A
+    return o, S, A
 
 
 def count(function: str, query: Tensor) -> None:

@@ -68,7 +68,7 @@ def _gdn(name, q, k, v, g, beta, scale, initial, final, norm, gate, A_log, dt_bi
         raw.gate(A_log, dt_bias)
     rule = "delta_net" if g is None else "kda" if g.dim() == 4 else "gdn"
     o, S, _ = run(name, rule, (q, k, v), (beta,) if g is None else (g, beta), scale=scale, initial=initial, final=final,
-                  cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw, beta=0 if g is None else 1)
+                  cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, v_first=v_first, raw=raw)
     return o, S
 
 

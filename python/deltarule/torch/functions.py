@@ -62,12 +62,9 @@ def recurrence(rule: Rule, inputs: Sequence[Any], initial: Optional[State], fina
     if initial.rule != rule:
         raise ValueError(f"the state is of rule {initial.rule.text}, not of {rule.text}")
     turned = initial.layout == "vk"
-    forms = _VALUE_FIRST if turned and inputs[0].device.type == "cpu" else ""  # which other devices' libraries do not take
-    S = initial.S.transpose(-1, -2) if turned and not forms else initial.S
-    o, S, scan = call(inputs, S, initial.scan, cu, rule.text, scale, path, chunk, final, forms)
+    o, S, scan = call(inputs, initial.S, initial.scan, cu, rule.text, scale, path, chunk, final, _VALUE_FIRST if turned else "")
     if not final:
         return o, None
-    S = S.transpose(-1, -2).contiguous() if turned and not forms else S
     return o, State(rule, S, scan if len(rule.states) > 1 else None, initial.layout)
 
 
@@ -76,7 +73,5 @@ def step(rule: Rule, state: State, inputs: Sequence[Any], scale: float) -> Tenso
     if state.rule != rule:
         raise ValueError(f"the state is of rule {state.rule.text}, not of {rule.text}")
     inputs = [x.unsqueeze(1) if axes[0] == "rows" else x for x, axes in zip(_cast(rule, inputs), rule.input_axes)]
-    turned = state.layout == "vk"
-    forms = _VALUE_FIRST if turned and inputs[0].device.type == "cpu" else ""
-    S = state.S.transpose(-1, -2) if turned and not forms else state.S
-    return _ops.decode(inputs, S, state.scan, rule.text, scale, forms).squeeze(1)
+    forms = _VALUE_FIRST if state.layout == "vk" else ""
+    return _ops.decode(inputs, state.S, state.scan, rule.text, scale, forms).squeeze(1)

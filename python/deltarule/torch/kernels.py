@@ -1,7 +1,7 @@
 """What the operators do: checks, plans by the shapes, dtypes and strides of a call's tensors, and the calls themselves.
 
-On the CPU the library takes bfloat16 and float16 as they are, and slices of one tensor (queries, keys and values of one projection)
-where they lie. Nothing here is differentiable: operators.py is.
+The library takes bfloat16 and float16 as they are, and slices of one tensor (queries, keys and values of one projection) where they
+lie. Nothing here is differentiable: operators.py is.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ def computed_in(rule: Rule, dtypes: Sequence[torch.dtype], path: str, device: st
             raise TypeError(f"rule {rule.text}: {name} has dtype {dtype} and query {vector}: vectors must be of one dtype")
     if path == "reference":
         return (torch.float64,) * len(rule.inputs)
-    if device == "cuda":
-        return tuple(vector if is_vector else torch.float32 for is_vector in rule.vectors)
     return tuple(dtype if axes[0] == "rows" else torch.float32 for dtype, axes in zip(dtypes, rule.input_axes))
 
 
@@ -66,8 +64,6 @@ def sizes_and_extras(rule: Rule, inputs: Sequence[Tensor], packed, made: Made, d
     if len(inputs) != count + len(made.extras):
         raise ValueError(f"rule {rule.text} reads {', '.join((*rule.inputs, *made.extras))} here, {len(inputs)} inputs were given")
     sizes = sizes_of(rule, [x.shape for x in inputs[:count]], packed)
-    if device == "cuda" and made != Made():
-        raise NotImplementedError("nothing is made of inputs on CUDA: normalize them, and make betas and log decays, before the call")
     for name, one in zip(made.extras, inputs[count:]):
         at = "log_decay" in rule.inputs and rule.input_axes[rule.inputs.index("log_decay")]
         shapes = [(sizes.HV,)] if name == "A_log" or not at or len(at) < 3 else [(sizes.HV, sizes.K), (sizes.HV * sizes.K,)]
@@ -90,7 +86,7 @@ class Planned:
         self.count = len(plan.rule.inputs)
         self.aligned = inputs[0].is_cuda  # whose fast forms want tensors that begin at 16 bytes
         wanted = (*dtypes, *[self.state] * len(made.extras))
-        pitched = inputs[0].device.type == "cpu" and path != "reference"
+        pitched = path != "reference"
         # inputs that are not handed over as they are: which, and the dtype that they must have
         self.changes = tuple((i, dtype) for i, (x, dtype) in enumerate(zip(inputs, wanted))
                              if x.dtype != dtype or not (x.is_contiguous() or (pitched and is_pitched(plan.rule, i, x))))
@@ -114,7 +110,7 @@ def is_pitched(rule: Rule, index: int, x: Tensor) -> bool:
 
 
 def _forms(rule: Rule, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], made: Made, path: str, on) -> object:
-    """The library's struct for these tensors on the CPU."""
+    """The library's struct for these tensors."""
     forms = lib.dr_forms_default(on.handle)
     if path != "reference":
         for i, (index, x, dtype) in enumerate(zip(rule.indices, inputs, dtypes)):
@@ -147,7 +143,7 @@ def planned_of(inputs: Sequence[Tensor], cu_seqlens: Optional[Tensor], rule: str
     check_device(ruled, inputs)
     dtypes = computed_in(ruled, [x.dtype for x in inputs], path, device)
     dtype = _NAMES[dtypes[0]] if device == "cuda" else "float32"
-    struct = None if device == "cuda" else lambda on: _forms(ruled, inputs, dtypes, made, path, on)
+    struct = lambda on: _forms(ruled, inputs, dtypes, made, path, on)
     plan = plan_of(key, ruled, [tuple(x.shape) for x in inputs[:len(ruled.inputs)]], packed, scale, path, chunk, device,
                    torch.get_num_threads(), dtype, max(index, 0), struct, made.value_first)
     while len(_planned) >= 1024:
@@ -172,7 +168,7 @@ def _ready(planned: Planned, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _aligned(tensors: Sequence[Tensor]) -> List[Tensor]:
-    return [x.clone() if x.data_ptr() & 15 else x for x in tensors]
+    return [x.clone() if x.data_ptr() & 15 and x.is_contiguous() else x for x in tensors]
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------------
