@@ -441,20 +441,28 @@ static dr_status backward(dr_backend *backend, const dr_cuda *gpu, conv_call<T> 
     return sums ? dr_run_add_columns<W + 1>(gpu, targets, channels, parts, call.partial) : DR_OK;
 }
 
+/* wide: NEIGHBOURS channels a thread can be read and written at once. final: as in conv_call's `initial`, or NULL. */
+template <typename T> static dr_status choose_forward(const dr_cuda *gpu, const conv_call<T> &call, bool wide, float *final) {
+    if (!call.layout.offsets && call.layout.tokens == 1)
+        return wide ? step<NEIGHBOURS, FEW>(gpu, call, final) : step<1, MOST>(gpu, call, final);
+    DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
+    if (!final || call.width == 1) return DR_OK;
+    return dr_cuda_launch("conv_final", conv_final<T>, {dr_blocks_of(call.layout.sequences * call.channels, THREADS)}, THREADS,
+                          0, gpu->stream, call, final);
+}
+
 dr_status dr_cuda_conv_forward(dr_backend *backend, const dr_conv *conv, const void *x, const void *weight, const void *bias,
                                const void *initial, void *y, void *final) {
     DR_NETWORK_ENTER(backend);
     DR_TRY(check(conv));
-    DR_NETWORK_TYPE(backend, T, conv_call<T> call = call_of<T>(conv, x, weight, bias, initial); call.y = (T *)y;
-                    const bool wide = conv->width <= FEW &&
-                                      dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial, final);
-                    DR_TRY(check_aligned(conv->unit, wide)); if (!call.layout.offsets && call.layout.tokens == 1) return wide
-                                                                 ? step<NEIGHBOURS, FEW>(gpu, call, (float *) final)
-                                                                 : step<1, MOST>(gpu, call, (float *) final);
-                    DR_TRY((wide ? forward<NEIGHBOURS, FEW>(gpu, call) : forward<1, MOST>(gpu, call)));
-                    if (!final || conv->width == 1) return DR_OK; return dr_cuda_launch(
-                        "conv_final", conv_final<T>, {dr_blocks_of(conv->layout.sequences * conv->channels, THREADS)}, THREADS,
-                        0, gpu->stream, call, (float *) final))
+    DR_NETWORK_TYPE(backend, T, {
+        conv_call<T> call = call_of<T>(conv, x, weight, bias, initial);
+        call.y = (T *)y;
+        const bool wide =
+            conv->width <= FEW && dr_can_be_wide(NEIGHBOURS, conv->channels | call.x_row, x, y, bias, initial, final);
+        DR_TRY(check_aligned(conv->unit, wide));
+        return choose_forward(gpu, call, wide, (float *) final);
+    })
 }
 
 template <typename T>
