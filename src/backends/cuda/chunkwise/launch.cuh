@@ -129,7 +129,7 @@ typedef void (*dr_one_pass_kernel)(dr_one_pass_call);
 template <typename T, dr_one_kind kind> static dr_one_pass_kernel dr_one_pass_choose(const dr_one_pass_call &one) {
     if (one.scan.saved) return one_pass<T, kind, true, true>; /* what a backward wants goes as boxes (engine.c) */
     if constexpr (dr_one_reads_apart(kind))
-        return one_pass<T, kind, true, false>; /* so does what rows read beside what they write */
+        return one_pass<T, kind, true, false>; /* rows read a tensor that they do not write: boxes bring it, too */
     else
         return one.boxed ? one_pass<T, kind, true, false> : one_pass<T, kind, false, false>;
 }

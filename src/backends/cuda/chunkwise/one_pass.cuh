@@ -144,8 +144,9 @@ static __device__ inline void dr_one_sum(unsigned base, const dr_one_turn &at, c
     dr_group_wait<0>();
 }
 
-/* Asks for keys and queries, a chunk ahead (for queries alone, where what rows read is not what they write; with the diagonal
- * scan for queries as late as they are wanted); A of each chunk, in the matrix. */
+/* This part of the block copies keys and queries a chunk ahead, and solves for A of each chunk, which stays in the matrix.
+ * Where rows read a tensor that they do not write, it copies queries alone; with the diagonal scan it copies queries only when
+ * they are needed. */
 template <typename T, dr_one_kind kind, bool boxed, bool saves>
 static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *shared) {
     const dr_scan_call &call = one.scan;

@@ -88,7 +88,7 @@ static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
 }
 
 typedef struct {
-    dr_boxes key, query, value, o; /* key: what rows write, or with the diagonal scan what that is made of */
+    dr_boxes key, query, value, o; /* key: the vector that rows write; with the diagonal scan, the key that it is made of */
     dr_boxes reader;               /* what rows read, where that is a tensor of its own */
     dr_boxes exit, score, write;   /* with scan.saved */
     dr_scan_call scan;

@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
     if (first == 0) chain.product[slot * plan.key_heads + head] = product;
 }
 
-/* B, and the write key B * key; *sum is key . (B * key). */
+/* b: B at the state a of the scan. write: the write key, B * key. slope: the derivative of B by a. */
 template <int E>
 static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (&a)[E], const float (&key)[E], float centre,
                                          float (&b)[E], float (&write)[E], float (&slope)[E]) {
