@@ -298,6 +298,7 @@ static void test_memory(void **state) {
         a.layout = (dr_layout){.sequences = number_between(1, 3)};
         a.layout.rows = a.layout.sequences * length;
         if (draw % 4 == 1) a.window = number_between(1, length);
+        if (draw % 6 == 2) a.value_size = 1; /* where rows of values and columns of them lie alike */
         /* a ring where there is a window, as small as it may be or larger */
         const int64_t least = a.window > 1 ? a.window - 1 : 1;
         const int64_t capacity = a.window > 0 ? number_between(least, least + 40) : length;

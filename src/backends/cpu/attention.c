@@ -160,11 +160,12 @@ static workspace workspace_in(const dr_attention *attention, int64_t rows, float
     return space;
 }
 
-/* o += weights values. Values that are not finite are kept from rows that do not see them. */
+/* o += weights values. Values that are not finite are kept from rows that do not see them. The product adds up a single column
+ * in another order than attention_mix, so values of size 1 always take the latter. */
 static void mix(const call *c, const dr_cpu_scores *scores, const float *values, int64_t row, const workspace *w) {
     const int64_t size = c->attention->value_size, last = scores->first + (scores->rows - 1) / scores->group;
     const bool all_seen = scores->first + 1 >= scores->columns && (scores->window == 0 || last < scores->window);
-    if (scores->rows <= DR_CPU_ATTENTION_FEW ||
+    if (scores->rows <= DR_CPU_ATTENTION_FEW || size == 1 ||
         (!all_seen && !c->kernels->attention_finite(scores->columns, size, values, row))) {
         c->kernels->attention_mix(scores, values, row, size, w->o);
         return;
