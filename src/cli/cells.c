@@ -188,6 +188,17 @@ static const char *last_line(job *of) {
     return line ? line + 1 : of->tail;
 }
 
+/* Why a command failed: what it said last, or how it ended where it said nothing. */
+static void why(job *of, int how, char *text, size_t size) {
+    const char *said = last_line(of);
+    if (*said)
+        snprintf(text, size, "%s", said);
+    else if (WIFSIGNALED(how))
+        snprintf(text, size, "it said nothing and ended by signal %d, %s", WTERMSIG(how), strsignal(WTERMSIG(how)));
+    else
+        snprintf(text, size, "it said nothing and ended with status %d", WEXITSTATUS(how));
+}
+
 static void tell_done(const sweep *self, const job *of) {
     int finished = 0;
     const int cells = dr_experiment_cells(self->experiment);
@@ -235,9 +246,11 @@ static int end(sweep *self, int index) {
     if (status != DR_OK) return cli_failure(&cli_experiment, status);
     if (!done && self->told) return 0; /* it can be resumed */
     if (!done) {
+        char reason[TAIL + 1];
         self->failed++;
+        why(&of, how, reason, sizeof reason);
         fprintf(stderr, "deltarule experiment: the %srun %s failed: %s\n", of.what,
-                dr_experiment_cell(self->experiment, of.cell), last_line(&of));
+                dr_experiment_cell(self->experiment, of.cell), reason);
         return 0;
     }
     if (dr_experiment_state(self->experiment, of.cell) == DR_CELL_DONE)

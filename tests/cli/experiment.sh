@@ -106,6 +106,20 @@ sed 's/"learning_rate": \[0.001, 0.01\]/"pairs": {"many": {"lengths": "16\/20"},
 expect 1 'failed: ' "$deltarule" experiment failing.json --out failing --jobs 1
 grep -q 'gdn *few *1/1' stdout || fail 'the other runs were not done'
 
+# a run that is killed, as by a kernel without memory, is told by its signal
+"$deltarule" experiment long.json --out slain --jobs 1 --most 1 >slain.out 2>slain.err &
+process=$!
+tries=0
+child=
+while [ -z "$child" ] && [ $tries -lt 200 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+    read -r child _ <"/proc/$process/task/$process/children" || true
+done
+kill -9 "$child"
+if wait $process; then fail 'a run was killed, and the command says that all is well'; fi
+grep -q 'failed: it said nothing and ended by signal 9, Killed' slain.err || fail "a killed run is told as: $(cat slain.err)"
+
 expect 1 'holds a run with hidden 16, and the experiment has 32' sh -c \
     "sed 's/\"hidden\": 16/\"hidden\": 32/' tiny.json >other.json; '$deltarule' experiment other.json --out whole; exit \$((\$? - 1))"
 expect 2 "did you mean 'recall'?" "$deltarule" experiment recal
