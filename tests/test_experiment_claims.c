@@ -31,6 +31,37 @@ static void test_claims(void **state) {
     dr_experiment_close(experiment);
 }
 
+/* Runs that end where a task is solved: what is beyond counts as solved, and two that solve it are even. */
+static void test_solved(void **state) {
+    (void)state;
+    static const char text[] =
+        HEAD "\"settings\": {\"task\": \"mqar\"}, \"seeds\": 3, \"grid\": {\"rule\": [\"gdn\", \"kda\"]},"
+             "\"claims\": [{\"text\": \"more\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"gdn\", \"kda\"], "
+             "\"solved\": 0.99},"
+             "{\"text\": \"less\", \"measure\": \"accuracy\", \"axis\": \"rule\", \"order\": [\"gdn\", \"kda\"], \"better\": "
+             "\"lower\", \"solved\": 0.99}]}";
+    char last[256] = "";
+    dr_experiment *experiment;
+    if (open_text(text, NULL, &experiment) != DR_OK) fail_msg("%s", dr_last_error());
+    /* rows: gdn, kda, three seeds each */
+    static const double both[] = {0.991, 0.999, 0.995, 0.998, 0.992, 0.9955};
+    for (int i = 0; i < 6; i++) measure(experiment, i, both[i]);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_EVEN);
+    assert_non_null(strstr(last, "gdn better than kda by: 0 [0, 0], no difference"));
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_IN_MEDIAN); /* of losses so high none is solved */
+    measure(experiment, 3, 0.5);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_EVEN); /* one seed in three */
+    measure(experiment, 4, 0.6);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_IN_MEDIAN);
+    measure(experiment, 5, 0.7);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_HOLDS);
+    for (int i = 0; i < 3; i++) measure(experiment, i, 0.2);
+    assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
+    for (int i = 0; i < 6; i++) measure(experiment, i, 0.5 + 0.1 * i);
+    assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_EVEN); /* all are below 0.99 but the last */
+    dr_experiment_close(experiment);
+}
+
 /* Of a claim over several places the worst counts, one that was not run too; a bound may be met; where leaves places out. */
 static void test_places_of_claims(void **state) {
     (void)state;
@@ -126,7 +157,8 @@ static void test_partial(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_claims), cmocka_unit_test(test_places_of_claims),
-                                       cmocka_unit_test(test_excesses_and_ratios), cmocka_unit_test(test_partial)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_claims), cmocka_unit_test(test_solved),
+                                       cmocka_unit_test(test_places_of_claims), cmocka_unit_test(test_excesses_and_ratios),
+                                       cmocka_unit_test(test_partial)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -3,7 +3,8 @@
  * An order compares neighbours seed by seed: runs of one seed draw the same data, so that their difference has less noise than
  * either. Axes in best_of are not compared over: of their values the one with the best median stands for each side, as tuned
  * baselines do. A comparison holds if the whole interval of the differences lies on the right side of 0, and holds in the
- * median if only the median does.
+ * median if only the median does. Where runs end as soon as a task is solved, figures beyond that ("solved") count as it: how
+ * far the last evaluation happened to be above says nothing, and two that solve the task are even.
  *
  * A bound is for the measure of each value named, for its excess over another measure of the same runs ("than"), or for the
  * quotient of the measure at two values, seed by seed ("ratio").
@@ -18,8 +19,8 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const keys[] = {"text",  "measure", "than",     "axis",    "order", "of",
-                                   "ratio", "better",  "at_least", "at_most", "where", NULL};
+static const char *const keys[] = {"text",   "measure",  "than",    "axis",   "order", "of", "ratio",
+                                   "better", "at_least", "at_most", "solved", "where", NULL};
 static const char *const needed[] = {"text", "measure", "axis", NULL};
 
 /* ---- reading -------------------------------------------------------------------------------------------------------- */
@@ -56,6 +57,16 @@ static dr_status read_bound(const json_t *object, dr_claim *claim) {
     return DR_OK;
 }
 
+static dr_status read_solved(const json_t *object, dr_claim *claim) {
+    const json_t *solved = json_object_get(object, "solved");
+    if (!solved) return DR_OK;
+    if (!json_is_number(solved)) return dr_fail(DR_ERROR_FORMAT, "solved is a number, with which a run has solved its task");
+    if (claim->bounded) return dr_fail(DR_ERROR_FORMAT, "solved is for an order, which this claim does not have");
+    claim->capped = true;
+    claim->solved = json_number_value(solved);
+    return DR_OK;
+}
+
 dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, dr_claim *claim) {
     const char *axis = NULL, *better = "higher";
     *claim = (dr_claim){0};
@@ -73,6 +84,7 @@ dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, d
     claim->axis = dr_axis_find(experiment, axis);
     if (claim->axis < 0) return dr_fail(DR_ERROR_FORMAT, "\"%s\" is no axis of the grid", axis);
     DR_TRY(read_bound(object, claim));
+    DR_TRY(read_solved(object, claim));
     claim->where = json_object_get(object, "where");
     if (claim->where && !json_is_object(claim->where)) return dr_fail(DR_ERROR_FORMAT, "where must be an object of axes");
     const char *name;
@@ -88,6 +100,7 @@ dr_status dr_claim_read(const dr_experiment *experiment, const json_t *object, d
 const char *dr_verdict_name(dr_verdict verdict) {
     static const char *const names[] = {[DR_CLAIM_NOT_RUN] = "not run",
                                         [DR_CLAIM_HOLDS] = "holds",
+                                        [DR_CLAIM_EVEN] = "no difference",
                                         [DR_CLAIM_IN_MEDIAN] = "holds in the median only",
                                         [DR_CLAIM_FAILS] = "DOES NOT HOLD"};
     return names[verdict];
@@ -188,7 +201,15 @@ static int describe_group(const judge *self, int group, char *text, size_t size)
 }
 
 static dr_verdict verdict_of(const dr_spread *spread) {
-    return spread->low > 0 ? DR_CLAIM_HOLDS : spread->median > 0 ? DR_CLAIM_IN_MEDIAN : DR_CLAIM_FAILS;
+    if (spread->low > 0) return DR_CLAIM_HOLDS;
+    if (spread->median > 0) return DR_CLAIM_IN_MEDIAN;
+    return spread->median == 0 ? DR_CLAIM_EVEN : DR_CLAIM_FAILS;
+}
+
+/* A figure of an order: no better than what solves the task. */
+static double capped(const dr_claim *claim, double figure) {
+    if (!claim->capped) return figure;
+    return claim->lower ? fmax(figure, claim->solved) : fmin(figure, claim->solved);
 }
 
 /* Tells one comparison: the figures, their interval, and of how many seeds where some are missing. */
@@ -220,12 +241,13 @@ static comparison compare(const judge *self, int group, int better, int worse) {
     figures_of(experiment, best_row(self, group, better, kept, count), self->claim->measure, kept, of_one);
     figures_of(experiment, best_row(self, group, worse, kept, count), self->claim->measure, kept, of_other);
     double sign = self->claim->lower ? -1 : 1;
-    for (int s = 0; s < count; s++) of_one[s] = sign * (of_one[s] - of_other[s]);
+    for (int s = 0; s < count; s++) of_one[s] = sign * (capped(self->claim, of_one[s]) - capped(self->claim, of_other[s]));
     dr_spread spread = dr_spread_of(of_one, count);
     char what[4 * DR_LABEL_SIZE];
     snprintf(what, sizeof what, "%s better than %s by", axis->value[better].label, axis->value[worse].label);
-    tell(self, group, what, &spread, verdict_of(&spread));
-    return (comparison){verdict_of(&spread), count};
+    const dr_verdict verdict = verdict_of(&spread);
+    tell(self, group, what, &spread, verdict);
+    return (comparison){verdict, count};
 }
 
 /* Holds figures of the seeds, which are reordered, to the claim's bound. */
@@ -274,7 +296,8 @@ static comparison hold_ratio(const judge *self, int group, int over, int under) 
 
 /* The worst of two; one that was not run leaves the whole not run unless another fails. */
 static dr_verdict worse_of(dr_verdict one, dr_verdict other) {
-    static const int badness[] = {[DR_CLAIM_HOLDS] = 0, [DR_CLAIM_IN_MEDIAN] = 1, [DR_CLAIM_NOT_RUN] = 2, [DR_CLAIM_FAILS] = 3};
+    static const int badness[] = {
+        [DR_CLAIM_HOLDS] = 0, [DR_CLAIM_EVEN] = 1, [DR_CLAIM_IN_MEDIAN] = 2, [DR_CLAIM_NOT_RUN] = 3, [DR_CLAIM_FAILS] = 4};
     return badness[one] > badness[other] ? one : other;
 }
 

@@ -111,10 +111,12 @@ typedef struct {
     bool ratio;                /* what must keep it is the first value's measure over the second's */
     const char *than;          /* what must keep it is the measure less this one; NULL: the measure */
     double bound;
+    bool capped; /* an order's figures that are better than `solved` count as it: runs end there */
+    double solved;
     const json_t *where; /* labels that other axes must have; NULL: any */
 } dr_claim;
 
-typedef enum { DR_CLAIM_NOT_RUN, DR_CLAIM_HOLDS, DR_CLAIM_IN_MEDIAN, DR_CLAIM_FAILS } dr_verdict;
+typedef enum { DR_CLAIM_NOT_RUN, DR_CLAIM_HOLDS, DR_CLAIM_EVEN, DR_CLAIM_IN_MEDIAN, DR_CLAIM_FAILS } dr_verdict;
 
 typedef struct {
     dr_verdict verdict;

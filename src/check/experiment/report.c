@@ -258,6 +258,7 @@ static dr_status report_json(const reporter *self) {
         const dr_judgement judgement = dr_claim_judge(experiment, &claim, nobody, NULL);
         static const char *const names[] = {[DR_CLAIM_NOT_RUN] = "not_run",
                                             [DR_CLAIM_HOLDS] = "holds",
+                                            [DR_CLAIM_EVEN] = "even",
                                             [DR_CLAIM_IN_MEDIAN] = "in_median",
                                             [DR_CLAIM_FAILS] = "fails"};
         DR_TRY(json_line(self, json_pack("{s:s, s:s, s:s, s:i, s:i, s:i}", "claim", claim.text, "measure", claim.measure,
