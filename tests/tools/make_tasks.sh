@@ -80,6 +80,15 @@ for path in sorted(Path("tasks").glob("*-*.jsonl")):
 assert len(seen) == 13, seen
 PY
 
+# records that are longer than an item may be are passed over
+mkdir long
+python3 -c 'import json
+for i in range(90):
+    more = "word " * (100 if i % 2 else 1)
+    print(json.dumps({"text": f"Package: p{i}\nVersion: {i}.1\nSize: {i + 100}\nDepends: {more}"}))' >long/packages.jsonl
+"$source/tools/make-tasks" long passed look_up --lengths 400 --samples 12 >said || fail 'long records leave a task out'
+[ "$(wc -l <passed/look_up-400.jsonl)" -eq 12 ] || fail 'not twelve items beside long records'
+
 "$source/tools/make-tasks" text counted single_2 --lengths 400 --samples 3 --tokenizer "$tokenizer" --deltarule "$deltarule" >said
 python3 -c 'import json; [print(json.dumps(json.loads(line)["prompt"])) for line in open("counted/single_2-400.jsonl")]' |
     "$deltarule" tokenize --tokenizer "$tokenizer" --json | awk -F, 'NF + 128 > 400 || NF + 128 < 300 {exit 1}' ||
