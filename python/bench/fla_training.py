@@ -11,12 +11,16 @@ small everything is float32. The last line tells the largest difference of two l
 the first ten, in which kernels are compiled; the exit status is 1 where a loss differs by more than --most, or, against
 flash-linear-attention's own operators, where ours are slower.
 
+With --spread DeltaNet is trained with flash-linear-attention's operators three times more: again, with its chunks of 32 tokens in the
+place of 64, and with its recurrent kernels. What these losses differ by is what its own choices of an algorithm change.
+
 Before the first step Triton compiles and measures each configuration of each kernel of flash-linear-attention's layers, which takes
 minutes in one process: some take ten seconds a configuration (swiglu_fwdbwd_kernel has 30). With --jobs N, N processes compile them
 first, and each is measured for 20 ms instead of 100. Where speeds are not compared the first configuration that runs is taken.
 """
 import argparse
 import copy
+import functools
 import json
 import statistics
 import subprocess
@@ -92,6 +96,29 @@ def other(first, data, asked):
     return trained("cpu", from_fla(first).train(), data, asked, False)
 
 
+def difference(losses, beside):
+    """The largest difference of two losses of a step, absolute and relative, and the last one."""
+    apart = [abs(a - b) for a, b in zip(losses, beside)]
+    return {"absolute": max(apart), "relative": max(one / b for one, b in zip(apart, beside)), "last": apart[-1] / beside[-1]}
+
+
+def spread(first, data, asked, ours_losses, fla_losses):
+    """Tells how far flash-linear-attention's DeltaNet is from itself, and ours from each, over the same steps."""
+    import fla.layers.delta_net as layer
+    own = layer.chunk_delta_rule
+    ways = {"again": own, "chunks of 32": functools.partial(own, chunk_size=32), "recurrent": layer.fused_recurrent_delta_rule}
+    runs = {"ours": ours_losses, "chunks of 64": fla_losses}
+    for name, function in ways.items():
+        layer.chunk_delta_rule = function
+        try:
+            runs[name] = trained(name, copy.deepcopy(first).train(), data, asked, asked.size == "340m", asked.micro)[0]
+        finally:
+            layer.chunk_delta_rule = own
+        for other, losses in runs.items():
+            if other != name:
+                print(json.dumps({"one": name, "other": other, **difference(losses, runs[name])}), flush=True)
+
+
 def one_step(data, asked):
     """A step of one layer, which has the kernels that take long to compile, with each set of operators that is compared."""
     model = built(asked.model, asked.size, "cuda", num_hidden_layers=1, vocab_size=257)
@@ -121,11 +148,15 @@ def options():
     made.add_argument("--lr", type=float, default=1e-3, help="learning rate (default 1e-3)")
     made.add_argument("--warmup", type=int, default=10, help="steps until the learning rate is reached (default 10)")
     made.add_argument("--most", type=float, default=1e-3, help="relative difference of two losses at most (default 1e-3)")
+    made.add_argument("--spread", action="store_true", help="also tell what flash-linear-attention's own algorithms differ by")
     made.add_argument("--micro", type=int, default=1, help="parts of a batch, whose gradients are added (default 1)")
     made.add_argument("--first-configuration", action="store_true", help="measure no kernel, where losses alone are of interest")
     made.add_argument("--jobs", type=int, default=0, help="processes that compile kernels before the first step (default 0)")
     made.add_argument("--part", help=argparse.SUPPRESS)
-    return made.parse_args()
+    asked = made.parse_args()
+    if asked.spread and (asked.model, asked.against) != ("delta_net", "fla"):
+        made.error("--spread is of delta_net against fla")
+    return asked
 
 
 def main():
@@ -152,13 +183,16 @@ def main():
     losses, seconds, report = ours(copy.deepcopy(first), data, asked, micro=asked.micro)
     print(report, flush=True)
     if asked.against != "float32":
-        beside, beside_seconds = other(first, data, asked)
+        beside, beside_seconds = other(copy.deepcopy(first) if asked.spread else first, data, asked)
     worst = max(abs(a - b) / b for a, b in zip(losses, beside))
     rest = slice(min(10, asked.steps - 1), None)
     median = [statistics.median(one[rest]) for one in (seconds, beside_seconds)]
     print(json.dumps({"model": asked.model, "parameters": parameters, "against": asked.against, "steps": asked.steps,
                       "largest_difference": worst, "step_ms": round(1e3 * median[0], 2), "other_step_ms": round(1e3 * median[1], 2),
-                      "losses": [round(one, 6) for one in losses], "other_losses": [round(one, 6) for one in beside]}))
+                      "losses": [round(one, 6) for one in losses], "other_losses": [round(one, 6) for one in beside],
+                      **difference(losses, beside)}), flush=True)
+    if asked.spread:
+        spread(first, data, asked, losses, beside)
     sys.exit(worst > asked.most or (speeds and median[0] > median[1]))
 
 

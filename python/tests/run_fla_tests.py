@@ -63,7 +63,7 @@ FUNCTIONS = {
 OPS = ("gdn kda delta gdn2 delta_product gdp comba dplr_delta rwkv7 mesa gla simple_gla retention linear_attn precond_gated_delta "
        "precond_kda iplr_delta lightning_attn").split()
 LAYERS = "gated_deltanet layer_cache_layer_idx attn_varlen_pack_layout".split()
-MODELS = ("gated_deltanet deltanet kda gated_deltaproduct comba mesanet precond_gated_deltanet precond_kda gla retnet linear_attn mamba2 "
+MODELS = ("gated_deltanet deltanet kda gated_deltaproduct comba mesanet precond_gated_deltanet precond_kda gla retnet linear_attn "
           "rwkv7").split()
 
 # Tests of what is FLA's own business.
@@ -72,7 +72,7 @@ INTERNAL = re.compile(r"prepare_wy|flash_qla|flash_kda|^test_gate$|cumsum|_guard
                       r"^test_recurrent_fwd$|_parallel|^test_parallel")
 # Tests of layers and models that compute no recurrence, and layers that no rule of ours is.
 NO_RECURRENCE = {"test_cache_requires_layer_idx"}
-NO_RULE = ("gated-slot-attention",)
+NO_RULE = ("gated-slot-attention", "[mamba]", "[mamba2]", "[rwkv6]")  # mamba2 calls mamba_ssm or computes itself
 # Roles that the names do not tell: test -> (under test, reference)
 ROLES = {
     "test_fused_mul_recurrent_fwd": ({"fused_mul_recurrent_rwkv7"}, {"fused_recurrent_dplr_delta_rule"}),
