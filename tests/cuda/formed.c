@@ -471,6 +471,77 @@ static bool decode_is_right(formed_trials *t, const dr_rule *rule, int64_t K, in
     return holds;
 }
 
+/* The tokens that states on the way are apart at least. */
+static int64_t tokens_between(formed_trials *t, const formed *f) {
+    const dr_recurrence recurrence = formed_recurrence(f);
+    const dr_call call = {.size = sizeof call, .boundaries = {.at = f->p->cu_seqlens, .dtype = DR_I64}};
+    int64_t chunk = 0, count;
+    dr_plan *plan;
+    if (!done(t, dr_plan_create_for_slots(t->tested, &recurrence, &f->forms, &plan), f->p->rule.name)) return 0;
+    if (!done(t, dr_plan_boundaries(plan, &call, 0, &chunk, &count), "the boundaries of a plan")) chunk = 0;
+    dr_plan_destroy(plan);
+    return chunk;
+}
+
+/* States on the way to slots of the pool, against forwards that end where those lie: of rows begin to `row`, from slot `from`.
+ */
+static bool state_before_is_right(formed_trials *t, formed *f, double *const pool[DR_STATES], const pooled_result *got,
+                                  int64_t begin, int64_t row, int32_t from, int32_t slot) {
+    problem *p = f->p;
+    const int32_t starts[SEQUENCES] = {-1, from, -1}, ends[SEQUENCES] = {-1, 0, -1};
+    const int64_t own[2] = {p->cu_seqlens[1], p->cu_seqlens[2]};
+    dr_slots slots = {.slots = SLOTS, .from = list_in(t, starts, SEQUENCES), .to = list_in(t, ends, SEQUENCES)};
+    pooled_result want;
+    p->cu_seqlens[1] = begin, p->cu_seqlens[2] = row;
+    bool holds = run_pooled(t, f, pool, &slots, false, &want);
+    p->cu_seqlens[1] = own[0], p->cu_seqlens[2] = own[1];
+    for (int i = 0; i < DR_STATES && holds; i++) {
+        const int64_t size = p->state_count[i] / SEQUENCES;
+        if (pool[i]) holds = is_near(t, p, "a state on the way", got->pool[i] + slot * size, want.pool[i], size, t->forward);
+    }
+    backend_release(t->tested, (void *)slots.from), backend_release(t->tested, (void *)slots.to);
+    pooled_free(&want);
+    return holds;
+}
+
+/* Three states on the way of two sequences, the last one that sequence 2 starts from. Where the backend saves rounded states
+ * the call is refused. */
+static bool checkpoints_are_right(formed_trials *t, const dr_rule *rule, int64_t K, int64_t V, bool value_first,
+                                  dr_random *random) {
+    static const int32_t from[SEQUENCES] = {5, -1, 2}, to[SEQUENCES] = {1, 6, -1}, slot[3] = {3, 4, 0};
+    static const int64_t tokens[SEQUENCES] = {133, 0, 200};
+    double *pool[DR_STATES];
+    problem *p = pool_problem(rule, K, V, tokens, pool, random);
+    formed f = {.p = p, .forms = dr_forms_default(t->tested)};
+    f.forms.value_first = value_first;
+    const int64_t chunk = tokens_between(t, &f);
+    bool holds = chunk > 0;
+    if (holds) {
+        const int32_t row[3] = {(int32_t)(132 / chunk * chunk), (int32_t)(133 + 199 / chunk * chunk), 133};
+        dr_slots slots = {.slots = SLOTS,
+                          .from = list_in(t, from, SEQUENCES),
+                          .to = list_in(t, to, SEQUENCES),
+                          .checkpoints = 3,
+                          .row = list_in(t, row, 3),
+                          .slot = list_in(t, slot, 3)};
+        pooled_result got;
+        holds = run_pooled(t, &f, pool, &slots, false, &got);
+        if (!holds && f.forms.output != DR_F32 && strstr(t->what->text, "are rounded to")) {
+            *t->what = (fault){""}, holds = true;
+        } else {
+            holds = holds && state_before_is_right(t, &f, pool, &got, 0, row[0], from[0], slot[0]) &&
+                    state_before_is_right(t, &f, pool, &got, 133, row[1], from[2], slot[1]) &&
+                    state_before_is_right(t, &f, pool, &got, 133, row[2], from[2], slot[2]);
+        }
+        backend_release(t->tested, (void *)slots.from), backend_release(t->tested, (void *)slots.to);
+        backend_release(t->tested, (void *)slots.row), backend_release(t->tested, (void *)slots.slot);
+        pooled_free(&got);
+    }
+    for (int i = 0; i < DR_STATES; i++) free(pool[i]);
+    problem_free(p);
+    return holds;
+}
+
 bool formed_calls_hold(formed_trials *t, uint64_t seed) {
     static const int64_t whole[][2] = {{5, 3}, {64, 64}, {48, 80}}, small[][2] = {{5, 3}, {33, 8}, {8, 40}};
     static const char *const pooled[] = {"gdn", "pgdn", "kda", "delta_product"}, *const few[] = {"gdn", "kda", "delta_product",
@@ -489,6 +560,9 @@ bool formed_calls_hold(formed_trials *t, uint64_t seed) {
             formed_end(&f);
             if (!holds) return false;
         }
+    for (size_t i = 0; i < (t->brief ? 2 : sizeof pooled / sizeof *pooled); i++)
+        for (int s = 0; s < 3 && t->saves; s++)
+            if (!checkpoints_are_right(t, dr_rule_find(pooled[i]), sizes[s][0], sizes[s][1], s == 1, &random)) return false;
     for (size_t i = 0; i < (t->brief ? 2 : sizeof pooled / sizeof *pooled); i++)
         for (int s = 0; s < 3; s++)
             for (int in_place = 0; in_place < 2; in_place++) {

@@ -9,6 +9,7 @@ typedef struct {
     dr_backend *tested, *reference;
     bool (*takes)(const dr_rule *rule);
     bool brief;               /* few rules, which have every kernel, on small heads */
+    bool saves;               /* engines of its own save states, which checkpoints are read out of */
     double forward, backward; /* errors that are allowed beside the reference */
     long checks;
     double worst; /* error over what is allowed */

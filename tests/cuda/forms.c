@@ -11,6 +11,7 @@ bool suite_forms(gpu *g, fault *what) {
                            .reference = g->reference,
                            .takes = gpu_takes,
                            .brief = g->brief,
+                           .saves = true,
                            .forward = forward[type],
                            .backward = backward[type],
                            .what = what};
