@@ -77,13 +77,26 @@ def state_shapes(rule: Rule, sizes: Sizes, value_first: bool = False) -> Tuple[T
     return ((*shapes[0][:2], sizes.V, sizes.K), *shapes[1:]) if value_first else shapes
 
 
+def number_of(scale: Any) -> float:
+    """A scale that the caller named, as a number."""
+    try:
+        number = float("text" if isinstance(scale, str) else scale)
+    except (TypeError, ValueError):
+        raise TypeError(f"scale must be a number, not {scale!r}") from None
+    if not 0 < number < float("inf"):
+        raise ValueError(f"scale must be positive and finite, not {number:g}")
+    return number
+
+
 def check_options(scale: float, path: str, chunk: int) -> None:
     if path not in PATH_NAMES:
         raise ValueError(f"there is no path {path!r}; there are {', '.join(PATH_NAMES)}")
     if not 0 <= scale < float("inf"):
         raise ValueError(f"scale {scale} must be a positive number, or 0 for K^-1/2")
-    if chunk < 0:
-        raise ValueError(f"chunk {chunk} must be at least 1, or 0 for the planned one")
+    if not isinstance(chunk, int):
+        raise TypeError(f"chunk must be a whole number of tokens, not {chunk!r}")
+    if not 0 <= chunk < 1 << 31:
+        raise ValueError(f"chunk {chunk} must be at least 1 and below 2^31, or 0 for the planned one")
 
 
 def recurrence_of(rule: Rule, sizes: Sizes, scale: float, path: str, chunk: int) -> Recurrence:

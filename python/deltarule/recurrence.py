@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _library
 from ._library import DTYPES, INPUTS, byref, lib, text_of
-from ._plan import Sizes, recurrence_of
+from ._plan import Sizes, number_of, recurrence_of
 from .rule import SPELLED, Rule
 from .state import State
 
@@ -45,6 +45,11 @@ def _load(kind: str) -> Any:
         from . import _arrays as module
     _modules[kind] = module
     return module
+
+
+def _check_state(name: str, state: Any) -> None:
+    if not isinstance(state, State):
+        raise TypeError(f"{name} must be a deltarule.State, not {type(state).__name__}")
 
 
 def recurrence(rule: RuleLike, query: Any, key: Any, value: Any, *, log_decay: Any = None, beta: Any = None, erase_key: Any = None,
@@ -90,9 +95,9 @@ def recurrence(rule: RuleLike, query: Any, key: Any, value: Any, *, log_decay: A
     rule = Rule(rule)
     inputs = _in_order(rule, (query, key, value, log_decay, beta, erase_key, erase_gain, lam, feedback_key, free_read, free_write,
                               rate, erase_gate, write_gate, correction, scan_log_decay, scan_gain, scan_centre, ridge))
-    if scale is not None and not scale > 0:
-        raise ValueError(f"scale must be positive, not {scale}")
-    o, after = _module_of(query).recurrence(rule, inputs, initial, final, cu_seqlens, scale or 0.0, chunk, path)
+    if initial is not None:
+        _check_state("initial", initial)
+    o, after = _module_of(query).recurrence(rule, inputs, initial, final, cu_seqlens, 0.0 if scale is None else number_of(scale), chunk, path)
     return (o, after) if final else o
 
 
@@ -108,13 +113,16 @@ def step(rule: RuleLike, state: State, query: Any, key: Any, value: Any, *, scal
     if unknown:
         raise TypeError(f"rule {rule.text} reads {', '.join(rule.inputs)}; there is no input {', '.join(unknown)}")
     given = _in_order(rule, [inputs.get(name) for name in _NAMES])
-    return _module_of(query).step(rule, state, given, scale or 0.0)
+    _check_state("state", state)
+    return _module_of(query).step(rule, state, given, 0.0 if scale is None else number_of(scale))
 
 
 def kernel(rule: RuleLike, *, B: int = 1, T: int = 2048, H: int = 4, K: int = 64, V: int = 64, HV: Optional[int] = None,
            dtype: str = "float32", device: str = "cpu", decode: bool = False, chunk: int = 0, path: str = "best") -> str:
     """The kernel that runs a rule at these sizes, e.g. "cpu chunkwise avx512 chunk 16". device: "cpu", "cuda", "cuda:1"."""
     rule = Rule(rule)
+    if dtype not in DTYPES:
+        raise ValueError(f"there is no dtype {dtype!r}; there are {', '.join(DTYPES)}")
     name, _, index = device.partition(":")
     on = _library.backend("reference" if path == "reference" else name, 0, DTYPES[dtype] if name == "cuda" else 0, int(index or 0))
     rows = B if decode else B * T

@@ -154,6 +154,32 @@ def test_devices_that_differ_are_refused():
         deltarule.recurrence("gdn", **{**inputs, "beta": inputs["beta"].cpu()})
     with pytest.raises(ValueError, match="reference"):
         deltarule.recurrence("gdn", **inputs, path="reference")
+    after = deltarule.recurrence("gdn", **inputs, final=True)[1]
+    for grad in (False, True):
+        given = {name: x.requires_grad_(grad) for name, x in inputs.items()}
+        with pytest.raises(RuntimeError, match="initial state S is on cpu and query on cuda"):
+            deltarule.recurrence("gdn", **given, initial=deltarule.State("gdn", after.S.detach().cpu()))
+    on_cpu = {name: x.detach().cpu() for name, x in inputs.items()}
+    with pytest.raises(RuntimeError, match="initial state S is on cuda:0 and query on cpu"):
+        deltarule.recurrence("gdn", **on_cpu, initial=deltarule.State("gdn", after.S.detach()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("function", [ours.chunk_kda, ours.chunk_gated_delta_rule])
+def test_betas_of_logits_are_those_of_torch_on_the_cpu(function, dtype):
+    """To the bit, so that no rounding behind them differs."""
+    draw = torch.Generator().manual_seed(5)
+    B, T, H, K = 1, 600, 4, 128
+    q, k, v = (torch.randn(B, T, H, K, generator=draw).to(dtype) for _ in "qkv")
+    logits = (3 * torch.randn(B, T, H, generator=draw)).to(dtype)
+    g = -torch.rand(B, T, H, *([K] if function is ours.chunk_kda else []), generator=draw)
+    found = []
+    for beta, forms in ((2 * logits.float().sigmoid(), {}), (logits, {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True})):
+        leaves = [x.cuda().requires_grad_() for x in (q, torch.nn.functional.normalize(k, dim=-1), v, g, beta)]
+        o, last = function(*leaves, output_final_state=True, **forms)
+        (o.float().square().sum() + last.square().sum()).backward()
+        found.append([o, last, *[x.grad for x in leaves[:4]]])
+    assert all(torch.equal(one, other) for one, other in zip(*found))
 
 
 def test_compile():

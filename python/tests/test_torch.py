@@ -190,6 +190,29 @@ def test_nothing(B, T):
     assert all(x.grad is not None and x.grad.shape == x.shape and not x.grad.any() for x in inputs.values())
 
 
+def test_options_and_states_that_cannot_be():
+    inputs = tensors("gdn", B=1)
+    state = deltarule.recurrence("gdn", **inputs, final=True)[1]
+    run = lambda **given: deltarule.recurrence("gdn", **{**inputs, **given})
+    tokens = inputs["query"].shape[1]
+    run(cu_seqlens=[0, tokens]), run(initial=state)  # whose plans are then kept
+    for failure, says, given in (
+            (TypeError, "scale must be a number", {"scale": "1"}), (ValueError, "scale must be positive and finite", {"scale": float("nan")}),
+            (ValueError, "below 2", {"chunk": 10**30}), (TypeError, "chunk must be a whole number", {"chunk": 1.5}),
+            (TypeError, "int32 or int64", {"cu_seqlens": torch.tensor([0.0, tokens])}),
+            (TypeError, "int32 or int64", {"cu_seqlens": torch.tensor([[0, 5], [5, tokens]])}),
+            (TypeError, "initial must be a deltarule.State", {"initial": state.S}),
+            (TypeError, "must be tensors too", {"initial": deltarule.State("gdn", state.S.numpy())}),
+            (RuntimeError, "initial state S is on meta", {"initial": deltarule.State("gdn", state.S.to("meta"))})):
+        with pytest.raises(failure, match=says):
+            run(**given)
+    with pytest.raises(TypeError, match="state must be a deltarule.State"):
+        deltarule.step("gdn", None, **{name: x[:, 0] for name, x in inputs.items()})
+    o, saved = ops.forward(list(inputs.values()), None, "gdn", 0.0, "best", 0, True)
+    with pytest.raises(ValueError, match="wanted has 3 entries"):
+        ops.backward(list(inputs.values()), None, None, None, saved, o, None, None, "gdn", 0.0, "best", 0, [True] * 3)
+
+
 @pytest.mark.parametrize("change, failure, says", [
     (dict(query=torch.zeros(2, 20, 2, 8, dtype=torch.float64)), TypeError, "float64"),
     (dict(query=torch.zeros(2, 20, 2, 8, dtype=torch.bfloat16)), TypeError, "one dtype"),

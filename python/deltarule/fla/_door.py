@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .._forms import Made, text_of_made
+from .._plan import number_of
 from ..torch.functions import autocast_dtype, boundaries
 from ..torch.operators import call
 
@@ -142,12 +143,11 @@ def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Ten
     else:
         left, right = iter(vectors), iter(gates)
         inputs = [next(left if one == "v" else right) for one in order]
-    if scale is not None and not scale > 0:
-        raise ValueError(f"{function}: scale must be positive, not {scale}")
+    scale = 0.0 if scale is None else number_of(scale)
     check_packed(query, initial, cu_seqlens)
     cu = boundaries(cu_seqlens_cpu if cu_seqlens_cpu is not None and device == "cpu" else cu_seqlens, query.device)
     count(function, query)
-    o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale or 0.0, "best", 0, final, text_of_made(made))
+    o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale, "best", 0, final, text_of_made(made))
     if not final:
         return o, None, None
     return o, S, A

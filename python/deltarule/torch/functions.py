@@ -42,6 +42,13 @@ def _tensors(rule: Rule, inputs: Sequence[Any]) -> None:
             raise TypeError(f"{name} is {type(one).__name__}, and query a torch tensor: all must be")
 
 
+def _check_state(rule: Rule, state: State) -> None:
+    if state.rule != rule:
+        raise ValueError(f"the state is of rule {state.rule.text}, not of {rule.text}")
+    if not isinstance(state.S, Tensor):
+        raise TypeError(f"the state's arrays are {type(state.S).__name__}, and query a torch tensor: they must be tensors too")
+
+
 def boundaries(cu_seqlens: Any, device: torch.device) -> Optional[Tensor]:
     """cu_seqlens as a tensor; on the CPU for the CPU."""
     if cu_seqlens is None:
@@ -59,8 +66,7 @@ def recurrence(rule: Rule, inputs: Sequence[Any], initial: Optional[State], fina
     if initial is None:
         o, S, scan = call(inputs, None, None, cu, rule.text, scale, path, chunk, final)
         return o, State(rule, S, scan if len(rule.states) > 1 else None) if final else None
-    if initial.rule != rule:
-        raise ValueError(f"the state is of rule {initial.rule.text}, not of {rule.text}")
+    _check_state(rule, initial)
     turned = initial.layout == "vk"
     o, S, scan = call(inputs, initial.S, initial.scan, cu, rule.text, scale, path, chunk, final, _VALUE_FIRST if turned else "")
     if not final:
@@ -70,8 +76,7 @@ def recurrence(rule: Rule, inputs: Sequence[Any], initial: Optional[State], fina
 
 def step(rule: Rule, state: State, inputs: Sequence[Any], scale: float) -> Tensor:
     _tensors(rule, inputs)
-    if state.rule != rule:
-        raise ValueError(f"the state is of rule {state.rule.text}, not of {rule.text}")
+    _check_state(rule, state)
     inputs = [x.unsqueeze(1) if axes[0] == "rows" else x for x, axes in zip(_cast(rule, inputs), rule.input_axes)]
     forms = _VALUE_FIRST if state.layout == "vk" else ""
     return _ops.decode(inputs, state.S, state.scan, rule.text, scale, forms).squeeze(1)

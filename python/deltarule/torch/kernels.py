@@ -130,7 +130,7 @@ _planned: dict = {}
 def planned_of(inputs: Sequence[Tensor], cu_seqlens: Optional[Tensor], rule: str, scale: float, path: str, chunk: int, forms: str) -> Planned:
     """The plan of a call; everything about the call's tensors but their memory is in its key, and checked when it is made."""
     index = inputs[0].get_device()
-    key = (rule, scale, path, chunk, forms, None if cu_seqlens is None else cu_seqlens.shape[0], index,
+    key = (rule, scale, path, chunk, forms, None if cu_seqlens is None else (cu_seqlens.shape, cu_seqlens.dtype), index,
            torch.get_num_threads() if index < 0 else 0,
            *[(x.shape, x.dtype) if x.is_contiguous() else (x.shape, x.dtype, x.stride()) for x in inputs])
     found = _planned.get(key)
@@ -220,7 +220,12 @@ def check_state(rule: Rule, name: str, shape: Sequence, one: Tensor, what: str) 
         raise ValueError(f"rule {rule.text}: {what} {name} has shape {tuple(one.shape)}, it must be {tuple(shape)}")
 
 
-def _states(planned: Planned, states: Sequence[Optional[Tensor]], what: str) -> Sequence[Optional[Tensor]]:
+def _check_place(device: torch.device, what: str, one: Tensor) -> None:
+    if one.device != device:
+        raise RuntimeError(f"{what} is on {one.device} and query on {device}: all must be on one device")
+
+
+def _states(planned: Planned, device: torch.device, states: Sequence[Optional[Tensor]], what: str) -> Sequence[Optional[Tensor]]:
     """Given states as the library takes them; a missing one stays None. () if all are missing."""
     if states[0] is None and states[1] is None:
         return ()
@@ -231,6 +236,8 @@ def _states(planned: Planned, states: Sequence[Optional[Tensor]], what: str) -> 
         if one is not None:
             if one.shape != shape:
                 check_state(plan.rule, name, shape, one, what)
+            if one.device != device:
+                _check_place(device, f"{what} {name}", one)
             if not one.dtype.is_floating_point:
                 raise TypeError(f"{what} {name} has dtype {one.dtype}, it must be a floating one")
             one = _dense(one, planned.state)
@@ -265,7 +272,7 @@ def run_forward(planned: Planned, inputs: Sequence[Tensor], initial: Optional[Te
         cu_seqlens = _host(cu_seqlens)
     o = torch.empty_like(inputs[2]) if planned.like else torch.empty(plan.o_shape, dtype=planned.working, device=device)
     saved = torch.empty(plan.saved_bytes if save else 0, dtype=torch.uint8, device=device)
-    initials = () if initial is None and initial_scan is None else _states(planned, (initial, initial_scan), "initial state")
+    initials = () if initial is None and initial_scan is None else _states(planned, device, (initial, initial_scan), "initial state")
     finals = [torch.empty(shape, dtype=planned.state, device=device) for shape in plan.state_shapes] if final else ()
     frame, workspace = _begin(planned, inputs, cu_seqlens, plan.forward_bytes)
     call, addresses = frame.call, frame.addresses
@@ -329,6 +336,7 @@ def fake_forward(inputs, initial, initial_scan, cu_seqlens, rule, scale, path, c
     for name, shape, one in zip(ruled.states, shapes, (initial, initial_scan)):
         if one is not None:
             check_state(ruled, name, shape, one, "initial state")
+            _check_place(first.device, f"initial state {name}", one)
     o = first.new_empty((sizes.B, sizes.T, sizes.HV, sizes.V))
     size = _formula(ruled, sizes, path, chunk, first.device, dtypes[0]) if save else 0
     saved = first.new_empty((size,), dtype=torch.uint8)
@@ -358,8 +366,8 @@ def run_backward(planned: Planned, inputs, initial, initial_scan, cu_seqlens, sa
     if cu_seqlens is not None:
         cu_seqlens = _host(cu_seqlens)
     stateless = initial is None and initial_scan is None
-    initials = () if stateless else _states(planned, (initial, initial_scan), "initial state")
-    d_finals = () if d_final is None and d_final_scan is None else _states(planned, (d_final, d_final_scan), "gradient of the final state")
+    initials = () if stateless else _states(planned, device, (initial, initial_scan), "initial state")
+    d_finals = () if d_final is None and d_final_scan is None else _states(planned, device, (d_final, d_final_scan), "gradient of the final state")
     if planned.dense:
         dense = [torch.empty_like(x) if want else None for x, want in zip(ready, wanted)]
     else:
@@ -401,8 +409,12 @@ def backward(inputs, initial, initial_scan, cu_seqlens, saved, d_o, d_final, d_f
     plan, first = planned.plan, inputs[0]
     if saved.nbytes != plan.saved_bytes or saved.get_device() != first.get_device() or not saved.is_contiguous():
         raise ValueError(f"saved has {saved.nbytes} bytes on {saved.device}, not the {plan.saved_bytes} bytes of this forward")
-    if d_o is not None and d_o.shape != plan.o_shape:
-        raise ValueError(f"d_o has shape {tuple(d_o.shape)}, it must be {plan.o_shape}")
+    if d_o is not None:
+        if d_o.shape != plan.o_shape:
+            raise ValueError(f"d_o has shape {tuple(d_o.shape)}, it must be {plan.o_shape}")
+        _check_place(first.device, "d_o", d_o)
+    if len(wanted) != len(inputs) + 2:
+        raise ValueError(f"wanted has {len(wanted)} entries, it must have one for each of the {len(inputs)} inputs and the two initial states")
     made = run_backward(planned, inputs, initial, initial_scan, cu_seqlens, saved, d_o, d_final, d_final_scan, wanted)
     return [one for one in made if one is not None]
 
