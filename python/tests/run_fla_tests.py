@@ -301,6 +301,8 @@ class Plugin:
     # -- one test
     def pytest_runtest_setup(self, item):
         self.calls, self.worst[item.nodeid], self.undo = 0, (0.0, ""), []
+        if self.cuda:
+            self.torch.cuda.reset_peak_memory_stats()
         test = getattr(item, "originalname", None) or item.name.split("[")[0]
         module = item.module
         ops = "/ops/" in str(item.fspath).replace(os.sep, "/")
@@ -371,7 +373,8 @@ class Plugin:
             elif report.outcome == "skipped":
                 text = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)[:200]
             worst = self.worst.get(report.nodeid, (0.0, ""))
-            self.tell(test=report.nodeid.split("::")[-1], outcome=outcome, seconds=round(report.duration, 2), calls=self.calls, worst=worst[0], of=worst[1], text=text)
+            self.tell(test=report.nodeid.split("::")[-1], outcome=outcome, seconds=round(report.duration, 2), calls=self.calls, worst=worst[0], of=worst[1], text=text,
+                      gigabytes=self.torch.cuda.max_memory_reserved() / 1e9 if self.cuda else 0)
 
     def pytest_report_header(self, config):
         lacking = sorted(set(self.originals) - set(self.replacements))
