@@ -134,7 +134,7 @@ static bool call_is_right(gpu *g, uint64_t n, void *context, fault *what) {
     const bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &together, &why) &&
                        dead_decays("bf16", p, &together, &why) && runs_are_same(g, p, &together, &why) &&
                        parts_are_whole(g, p, &together, &why) &&
-                       (layouts[l].strong || rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, MOVES, &random, &why));
+                       (layouts[l].strong || rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, &random, &why));
     if (!holds)
         fault_is(what, "%s K %lld V %lld, %lld heads of %lld tokens and more: %s", heads[h].rule, (long long)heads[h].key_size,
                  (long long)heads[h].value_size, (long long)layouts[l].heads, (long long)layouts[l].length[0], why.text);

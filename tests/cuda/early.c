@@ -60,7 +60,7 @@ static bool parts_are_right(gpu *g, const char *rule, const shape *s, bool weak,
     dr_random random = dr_random_start(seed, 8);
     if (weak) weaken(p, s);
     result joined = {0}, got = {0}, alone = {0};
-    bool holds = rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, MOVES, &random, what) &&
+    bool holds = rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, &random, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &got, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
                  is_same(g, p, "o that no backward follows", alone.o, got.o, p->o_count, what);

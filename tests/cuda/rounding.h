@@ -4,11 +4,12 @@
 
 #include "suites.h"
 
-/* Whether backend `type` (1: bf16, 2: fp16) stays within twice the error of the plain loop in every row; moves: neighbours of
- * the problem whose plain loop counts, itself the first, since one of few numbers may be lucky. what: the worst tensor. */
-bool rounds_as_plain(gpu *g, int type, const problem *p, dr_path path, int moves, dr_random *random, fault *what);
-/* What it is made of, for suites that measure otherwise: what each of the `moves` neighbours comes to exactly and rounded. The
- * bound is times_of_plain times the error, which is at least least_error. */
+/* Whether backend `type` (1: bf16, 2: fp16) stays within twice the error of the plain loop in every row. The largest error
+ * counts that the loop has of the problem and of neighbours of it, since one of few numbers may be lucky. what: the worst
+ * tensor. */
+bool rounds_as_plain(gpu *g, int type, const problem *p, dr_path path, dr_random *random, fault *what);
+/* What it is made of, for suites that measure otherwise: what the problem and its neighbours, so many in all, come to exactly
+ * and rounded. The bound is times_of_plain times the error, which is at least least_error. */
 typedef void plain_loop(const problem *p, const result *exact, const result *rounded, void *context);
 bool plain_loops(gpu *g, int type, const problem *p, int moves, dr_random *random, plain_loop *take, void *context,
                  fault *what);

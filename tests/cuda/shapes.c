@@ -111,7 +111,7 @@ static bool many_are_right(gpu *g, problem *p, dr_random *random, fault *what) {
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what);
     p->recurrence.layout.cu_seqlens = equal_seqlens;
     holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &packed, what) &&
-            rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, MOVES, random, what);
+            rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, random, what);
     const bool sums = dr_rule_uses(&p->rule, DR_INPUT_LAMBDA);
     const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S], p->state_count[DR_STATE_A]};
     const double *const first[] = {alone.o, alone.final[DR_STATE_S], alone.final[DR_STATE_A]};
@@ -135,8 +135,8 @@ static bool case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
     problem *p = problem_for(c, n);
     dr_random random = dr_random_start(n, 8);
     const bool holds =
-        (c->many || floats_are_right(own, p, what)) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, MOVES, &random, what) &&
-        (c->many ? many_are_right(own, p, &random, what) : rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, MOVES, &random, what));
+        (c->many || floats_are_right(own, p, what)) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, &random, what) &&
+        (c->many ? many_are_right(own, p, &random, what) : rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, &random, what));
     problem_free(p);
     return holds;
 }

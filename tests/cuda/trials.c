@@ -89,7 +89,7 @@ static bool trial_is_right(gpu *g, const trial *t, fault *what) {
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, 0, what) &&
                  engine_is_near(g, p, &s, DR_PATH_CHUNKWISE, chunk_of(t), what) && decode_is_near(g, p, &s, what) &&
                  packed_is_separate(g, t, p, g->cuda[t->seed % 3], path, what) && resumed_is_whole(g, t, p, path, what);
-    if (holds && t->values == VALUES_MILD) holds = rounds_as_plain(g, type, p, path, MOVES, &random, what);
+    if (holds && t->values == VALUES_MILD) holds = rounds_as_plain(g, type, p, path, &random, what);
     standard_free(&s);
     problem_free(p);
     return holds;

@@ -32,8 +32,7 @@ static __device__ inline void update_from_exit(const dr_scan_block &x, bool give
             if (given) {
                 float rest[2][4];
 #pragma unroll
-                for (int i = 0; i < 8; i++)
-                    rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+                for (int i = 0; i < 8; i++) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
                 dr_operand_from<T>(a, rest[0], rest[1]);
                 dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
             }
@@ -58,7 +57,7 @@ template <typename T> static __device__ inline void update_from_outputs(const dr
 
 /* dS^T = dS'^T D + dO^T Q~ - (diag(c) dY)^T R~ */
 template <typename T, int tiles>
-static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[tiles][4], const float (&y)[8][4]) {
+static __device__ inline void reverse_state(const dr_scan_block &x, bool full, float (&s)[tiles][4], const float (&y)[8][4]) {
     const dr_cuda_chunk_plan &plan = x.call.plan;
     const int mine = (int)(threadIdx.x / 32) * 16, t = (int)(threadIdx.x % 4);
     const unsigned reader = dr_shared_address(x.shared + x.room.reader), query = dr_shared_address(x.shared + x.room.query);
@@ -86,7 +85,10 @@ static __device__ inline void reverse_state(const dr_scan_block &x, float (&s)[t
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         dr_operand_a<T> a;
-        reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1]);
+        reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1], false);
+        dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
+        if (sizeof(T) == 4 || !full) continue;
+        reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1], true);
         dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
     }
 }
@@ -163,7 +165,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         if (!call.summary) store_updates<T>(x, call.d_update, block, y);
         dr_copy_wait<1>();
         __syncthreads(); /* Q~, R~ are there */
-        reverse_state<T, tiles>(x, s, y);
+        reverse_state<T, tiles>(x, call.full, s, y);
         __syncthreads(); /* all tiles but X are read */
         now.first -= plan.chunk;
         now.tokens = plan.chunk;
@@ -244,7 +246,8 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_st
                                   call->back.local,
                                   call->back.between,
                                   call->back.passage,
-                                  false};
+                                  false,
+                                  reverse_steps_fully(call->plan.rows)};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);

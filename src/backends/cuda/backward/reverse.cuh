@@ -13,7 +13,18 @@ typedef struct {
     float *between; /* after a part, likewise */
     float *passage; /* of parts, where rows read nothing: their decays */
     bool summary;   /* local, and nothing else */
+    bool full;      /* rows take full steps: diag(c) dY goes through its product with R~ in two parts of 16 bits */
 } reverse_call;
+
+/* Whether a row takes off all that the key it writes reads. The gradient of the state then loses what dY has along that key,
+ * chunk after chunk, and dY rounded once would leave more of it than a plain loop's rounding does. */
+static inline bool reverse_steps_fully(const dr_cuda_rows &rows) {
+    for (int i = 0; i < rows.kinds; i++) {
+        const dr_cuda_row &row = rows.row[i];
+        if (row.reads == DR_READS_TIED && (row.formula == DR_GAIN_ONE || row.formula == DR_GAIN_NORMALIZED)) return true;
+    }
+    return false;
+}
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */
 
@@ -40,19 +51,22 @@ static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chun
     dr_copy_rows<T>(x.shared + offset, queries, 1, rows.value_size - x.columns, rows.aligned, queries, 0, 1, d_o);
 }
 
-/* 16 rows of -(diag(c) dY)^T times the factors of R~, as operand A. */
+/* What rounding to T takes from x. */
+template <typename T> static __device__ inline float reverse_lost(float x) {
+    return x - dr_to_float(dr_from_float<T>(x));
+}
+
+/* 16 rows of -(diag(c) dY)^T times the factors of R~, as operand A; lost: what rounding takes from them. */
 template <typename T>
 static __device__ inline void reverse_erased(dr_operand_a<T> &a, const float *erase, const float (&first)[4],
-                                             const float (&second)[4]) {
+                                             const float (&second)[4], bool lost) {
     float erased[2][4];
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float factor = -erase[h * 8 + j];
-            const float(&y)[4] = h ? second : first;
-            erased[h][j] = factor * y[j];
-            erased[h][j + 2] = factor * y[j + 2];
+        for (int i = 0; i < 4; i++) {
+            const float x = -erase[h * 8 + i % 2] * (h ? second : first)[i];
+            erased[h][i] = lost ? reverse_lost<T>(x) : x;
         }
     dr_operand_from<T>(a, erased[0], erased[1]);
 }

@@ -93,14 +93,17 @@ static __device__ inline void reverse_factors(const dr_cuda_factors &factors, fl
     }
 }
 
-/* dY^T times these, as operands A. */
-template <typename T>
+/* dY^T times these, as operands A; lost: what rounding takes from them. */
+template <typename T, bool lost>
 static __device__ inline void reverse_erasures(const float (&erase)[8][2], const float (&u)[8][4], unsigned (&y)[4][4]) {
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            y[n / 2][n % 2 * 2 + i] = dr_pack(T(), erase[n][0] * u[n][2 * i], erase[n][1] * u[n][2 * i + 1]);
+        for (int i = 0; i < 2; i++) {
+            const float left = erase[n][0] * u[n][2 * i], right = erase[n][1] * u[n][2 * i + 1];
+            y[n / 2][n % 2 * 2 + i] =
+                lost ? dr_pack(T(), reverse_lost<T>(left), reverse_lost<T>(right)) : dr_pack(T(), left, right);
+        }
 }
 
 /* Where R~ = factor (key + lambda query): the same for the keys, and for the queries the factors of Q~ times dO^T and lambda
@@ -149,8 +152,7 @@ static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned 
     for (int k = 0; k < tiles / 2; k++) {
         float rest[2][4];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            rest[i / 4][i % 4] = s[2 * k + i / 4][i % 4] - dr_to_float(dr_from_float<T>(s[2 * k + i / 4][i % 4]));
+        for (int i = 0; i < 8; i++) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
         dr_operand_a<T> operand;
         dr_operand_from<T>(operand, rest[0], rest[1]);
 #pragma unroll
@@ -215,7 +217,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             if constexpr (sums)
                 reverse_sums<T>(factors, (const float *)(stage + scan.lambda), plain, u, scaled, y);
             else
-                reverse_erasures<T>(erase, u, y);
+                reverse_erasures<T, false>(erase, u, y);
             dr_group_begin();
             if (sums) dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true);
             dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
@@ -225,6 +227,15 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             reverse_put<T>((T *)call.d_update + block * 64 * plan.value_width + place.columns, plan.value_width, outputs,
                            shared, u);
         dr_group_wait<0>();
+        if (reading == DR_SCAN_READS && call.full) {
+            reverse_factors(factors, erase);
+            reverse_erasures<T, true>(erase, u, y);
+            dr_group_settle(s), dr_group_settle(y);
+            dr_group_begin();
+            dr_group_chain<T, false>(s, y, tile + (unsigned)room.reader, 8192, true);
+            dr_group_commit();
+            dr_group_wait<0>();
+        }
         dr_gate_arrive(dr_group_free(scan, gates, at.stage));
         dr_group_next(at, scan.stages);
         block -= plan.value_heads;

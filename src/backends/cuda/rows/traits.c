@@ -336,16 +336,21 @@ static bool depends_on_squash(const dr_rule *rule, const dr_cuda_row *row) {
     return row->write == DR_SOURCE_SQUASHED && (rule->decay == DR_DECAY_NONE || row->gains == DR_GAINS_OF_DOT);
 }
 
-/* Erases all that a unit key held (tests/test_chunk_rounding.c). */
-static bool steps_fully(const dr_cuda_row *row) {
-    return row->formula == DR_GAIN_NORMALIZED || (row->gains == DR_GAINS_ONE && row->reads == DR_READS_TIED);
+/* Takes off all that a unit key held, beside other rows that read or with keys of a scan. Of one such row with the keys of
+ * inputs the reverse pass takes the gradient in two parts (tests/test_chunk_rounding.c). */
+static bool steps_fully(const dr_rule *rule, const dr_cuda_row *row, int readers) {
+    const bool tied = row->formula == DR_GAIN_NORMALIZED || (row->gains == DR_GAINS_ONE && row->reads == DR_READS_TIED);
+    const bool full = tied || (row->gains == DR_GAINS_ONE && row->reads != DR_READS_NONE);
+    return (tied && rule->scan != DR_SCAN_NONE) || (full && readers > 1);
 }
 
 bool dr_cuda_rule_widens(const dr_rule *rule) {
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
+    int readers = 0;
+    for (int i = 0; i < rule->rows; i++) readers += rule->row[i].read != DR_READ_NONE;
     for (int i = 0; i < rule->rows; i++) {
         const dr_cuda_row row = row_of(rule, &rule->row[i]);
-        if (steps_fully(&row) || depends_on_squash(rule, &row)) return true;
+        if (steps_fully(rule, &row, readers) || depends_on_squash(rule, &row)) return true;
     }
     return false;
 }
