@@ -99,14 +99,15 @@ static void add_inputs(call_memory *s, const dr_backend *backend, dr_inputs *inp
     }
 }
 
-/* A call of two sequences without states, as engine.c makes it on a GPU of so many multiprocessors. */
-static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size, dr_cuda_chunk_plan *plan, int processors = 2) {
+/* A call of two sequences without states, as engine.c makes it on a GPU of so many multiprocessors, Hopper or Ampere. */
+static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size, dr_cuda_chunk_plan *plan, int processors = 2,
+                      bool hopper = true) {
     dr_operations operations = {};
     const_cast<dr_dtype &>(operations.dtype) = DR_F32;
     dr_cuda gpu = {};
-    gpu.hopper = true, gpu.processors = processors, gpu.shared_limit = SHARED_SIZE, gpu.major = 9;
+    gpu.hopper = hopper, gpu.processors = processors, gpu.shared_limit = SHARED_SIZE, gpu.major = hopper ? 9 : 8;
     dr_backend backend = {};
-    backend.ops = &operations, backend.isa = "sm_90a", backend.storage = DR_BF16, backend.state = &gpu;
+    backend.ops = &operations, backend.isa = hopper ? "sm_90a" : "sm_80", backend.storage = DR_BF16, backend.state = &gpu;
     s->random = dr_random_start(7, 1);
     s->recurrence.rule = rule;
     s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;

@@ -1,6 +1,6 @@
 /* The reverse scan of backends/cuda/backward on the host (block.h), where there need be no GPU: by warp groups, with one and
- * with two groups of columns, of rules without reads by carry_linear. A program that prints a line for each case, and exits
- * with 1 and a sentence at the first check that does not hold.
+ * with two groups of columns, of rules without reads by carry_linear; and by blocks of four warps, as on Ampere. A program that
+ * prints a line for each case, and exits with 1 and a sentence at the first check that does not hold.
  *
  * The plans, the layouts of memory and the choice of the kernels are the project's own; what the forward would have left is
  * made by prepare. Of every case:
@@ -25,11 +25,12 @@ struct setting : call_memory {
     reverse_call reverse;
 };
 
-static void make_call(setting *s, const char *rule, int tokens, int processors) {
+static void make_call(setting *s, const char *rule, int tokens, int processors, bool hopper) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan &plan = call->plan;
-    make_plan(s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
-    check(plan.warpgroups && plan.parts == 1 && plan.linear == plan.linear_back, "the plan is not what the case is for");
+    make_plan(s, dr_rule_find(rule), tokens, SIZE, &plan, processors, hopper);
+    check(plan.warpgroups == hopper && plan.parts == 1 && plan.linear == plan.linear_back,
+          "the plan is not what the case is for");
     lay_backward(s, call);
     manner = {0, false, 0};
     if (!plan.linear) check(dr_launch_prepare<T>(&plan, &call->chunk, {}) == DR_OK, "prepare fails");
@@ -94,11 +95,12 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
+/* groups: of columns, by warp groups; 0: by blocks. */
 static void check_rule(const char *rule, int tokens, int processors, int groups) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
-        make_call(&s, rule, tokens, processors);
-        check(dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
+        make_call(&s, rule, tokens, processors, groups > 0);
+        check(groups == 0 || dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
         check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
                      (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
     });
@@ -173,6 +175,7 @@ int main() {
         check_rule(rule, 210, 64, 1);
         check_rule(rule, 150, 2, 2);
     }
+    for (const char *rule : {"gdn", "qdelta", "gla"}) check_rule(rule, 150, 2, 0);
     check_late("gdn", 3 * 1024 + 40);
     check_trimmed("kda", 4 * 1024 + 40);
     return 0;

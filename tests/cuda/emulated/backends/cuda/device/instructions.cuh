@@ -17,8 +17,12 @@ static inline void dr_load_matrices_transposed(unsigned (&to)[4], unsigned addre
     warp_matrices(to, address, true, true);
 }
 
-static inline unsigned dr_transpose_matrix(unsigned) {
-    grid_fail("dr_transpose_matrix is not emulated");
+/* Of 8 x 8 numbers of 16 bits a lane has two of row lane / 4. */
+static inline unsigned dr_transpose_matrix(unsigned x) {
+    const int lane = (int)(threadIdx.x % 32), row = lane / 4, column = lane % 4 * 2;
+    const unsigned first = warp_shuffle(0xffffffffu, x, column * 4 + row / 2) >> row % 2 * 16;
+    const unsigned second = warp_shuffle(0xffffffffu, x, (column + 1) * 4 + row / 2) >> row % 2 * 16;
+    return (first & 0xffff) | second << 16;
 }
 
 static inline float dr_load_shared(unsigned address) {
