@@ -216,7 +216,7 @@ tidy_changes() {
     mapfile -t files < <(git diff --numstat --no-renames --diff-filter=d "$base" -- 'src/*.c' 'fuzz/*.c' | sort -rn | cut -f3 |
         grep -v '^src/backends/cuda/')
     echo "clang-tidy: ${#files[@]} files changed since $base"
-    [ ${#files[@]} -eq 0 ] || tidy 240 "${files[@]}"
+    [ ${#files[@]} -eq 0 ] || tidy 180 "${files[@]}"
 }
 tidy_all() {
     local files
