@@ -59,6 +59,7 @@ static void test_solved(void **state) {
     assert_int_equal(judge(experiment, 0, keep, last), DR_CLAIM_FAILS);
     for (int i = 0; i < 6; i++) measure(experiment, i, 0.5 + 0.1 * i);
     assert_int_equal(judge(experiment, 1, keep, last), DR_CLAIM_EVEN); /* all are below 0.99 but the last */
+    assert_non_null(strstr(last, "gdn better than kda by: 0 [0, 0.01], no difference"));
     dr_experiment_close(experiment);
 }
 

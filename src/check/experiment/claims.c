@@ -240,8 +240,10 @@ static comparison compare(const judge *self, int group, int better, int worse) {
     if (count == 0) return (comparison){DR_CLAIM_NOT_RUN, 0};
     figures_of(experiment, best_row(self, group, better, kept, count), self->claim->measure, kept, of_one);
     figures_of(experiment, best_row(self, group, worse, kept, count), self->claim->measure, kept, of_other);
-    double sign = self->claim->lower ? -1 : 1;
-    for (int s = 0; s < count; s++) of_one[s] = sign * (capped(self->claim, of_one[s]) - capped(self->claim, of_other[s]));
+    for (int s = 0; s < count; s++) {
+        const double one = capped(self->claim, of_one[s]), other = capped(self->claim, of_other[s]);
+        of_one[s] = self->claim->lower ? other - one : one - other;
+    }
     dr_spread spread = dr_spread_of(of_one, count);
     char what[4 * DR_LABEL_SIZE];
     snprintf(what, sizeof what, "%s better than %s by", axis->value[better].label, axis->value[worse].label);
