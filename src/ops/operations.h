@@ -30,6 +30,7 @@ typedef struct {
     const int64_t *columns; /* [members] */
     const void *plus;       /* [rows, out], added to y before that is rounded; not y itself. NULL: nothing */
     int64_t x_row;          /* elements from a row of x, and of its gradient, to the next; 0: in */
+    bool computed;          /* weight is what another operation has made, not parameters */
 } dr_linear;
 
 /* y[r, g, :] = weight[g] x[r, g, :], one matrix a group (head) */

@@ -90,8 +90,8 @@ static dr_status multiply_by_itself(dr_muon *muon, int64_t rows, int64_t columns
     const dr_operations *ops = muon->backend->ops;
     void *sums = muon->sums ? muon->sums : muon->gram;
     if (rows <= columns)
-        return ops->linear_forward(muon->backend, &(dr_linear){.rows = rows, .in = columns, .out = rows}, muon->x, muon->x,
-                                   NULL, muon->gram);
+        return ops->linear_forward(muon->backend, &(dr_linear){.rows = rows, .in = columns, .out = rows, .computed = true},
+                                   muon->x, muon->x, NULL, muon->gram);
     dr_backend_zero(muon->backend, sums, dr_kind_bytes(muon->backend, DR_NUMBER, columns * columns));
     DR_TRY(ops->linear_backward(muon->backend, &(dr_linear){.rows = rows, .in = columns, .out = columns}, muon->x, muon->gram,
                                 muon->x, NULL, false, sums, NULL));
@@ -105,8 +105,8 @@ static dr_status iterate(dr_muon *muon, int64_t rows, int64_t columns) {
     const int64_t side = rows <= columns ? rows : columns;
     void *x = muon->x;
     DR_TRY(multiply_by_itself(muon, rows, columns));
-    DR_TRY(ops->linear_forward(backend, &(dr_linear){.rows = side, .in = side, .out = side}, muon->gram, muon->gram, NULL,
-                               muon->squared));
+    DR_TRY(ops->linear_forward(backend, &(dr_linear){.rows = side, .in = side, .out = side, .computed = true}, muon->gram,
+                               muon->gram, NULL, muon->squared));
     DR_TRY(scale(backend, C, side * side, muon->squared, muon->squared));
     DR_TRY(ops->add(backend, DR_VECTOR, side * side, B, muon->gram, muon->squared));
     if (rows <= columns) {
@@ -114,8 +114,8 @@ static dr_status iterate(dr_muon *muon, int64_t rows, int64_t columns) {
         DR_TRY(ops->linear_backward(backend, &(dr_linear){.rows = rows, .in = columns, .out = rows}, x, x, muon->squared,
                                     muon->next, true, NULL, NULL));
     } else {
-        DR_TRY(ops->linear_forward(backend, &(dr_linear){.rows = rows, .in = columns, .out = columns}, x, muon->squared, NULL,
-                                   muon->next));
+        DR_TRY(ops->linear_forward(backend, &(dr_linear){.rows = rows, .in = columns, .out = columns, .computed = true}, x,
+                                   muon->squared, NULL, muon->next));
         DR_TRY(ops->add(backend, DR_VECTOR, rows * columns, A, x, muon->next));
     }
     muon->x = muon->next;

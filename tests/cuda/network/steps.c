@@ -1,5 +1,5 @@
-/* Cases of what a decoding step has, products of few rows and convolutions of one token a sequence, and of the gated unit of a
- * panel. */
+/* Cases of what a decoding step has, products of few rows and convolutions of one token a sequence, of products of many short
+ * rows, and of the gated unit of a panel. */
 #include "calls.h"
 
 #include "base/error.h"
@@ -24,8 +24,13 @@ OPERATION(apart) {
 }
 
 CASE(few_rows) {
-    const dr_linear l = {
-        .rows = draw_between(t, 1, round % 2 ? 16 : 8), .in = 8 * draw_between(t, 1, 170), .out = draw_width(t, 90)};
+    static const int64_t most[] = {8, 16, 32, 64};
+    const int64_t from = round % 4 > 0 ? most[round % 4 - 1] + 1 : 1;
+    dr_linear l = {.rows = draw_between(t, from, most[round % 4]),
+                   .in = 8 * draw_between(t, 1, 170),
+                   .out = draw_width(t, 90),
+                   .computed = draw_flip(t)};
+    if (round % 4 > 1 && draw_flip(t)) l.in = 8 * draw_between(t, 1, 20), l.out = 2048 * draw_between(t, 1, 2) + 4 * l.out;
     if (t->tested->storage != DR_BF16) return;
     check_call(t, &(call){.name = "linear of few rows",
                           .descriptor = &l,

@@ -233,7 +233,7 @@ dr_status dr_cuda_add(dr_backend *backend, dr_kind kind, int64_t count, double f
 dr_status dr_cuda_store_vectors(dr_backend *backend, int64_t count, const void *x, void *y) {
     DR_NETWORK_ENTER(backend);
     DR_NETWORK_INSTANCE(backend, count, (x, y), T, N, const move_call<float, T> call = {(const float *)x, (T *)y, 1, false};
-                        return dr_run_each<N>(gpu, "store_vectors", count, call))
+                        return dr_run_alone<N>(gpu, "store_vectors", count, call))
 }
 
 /* ---- blend: y = x + (z - x) factor ----------------------------------------------------------------------------------------

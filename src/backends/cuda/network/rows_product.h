@@ -4,7 +4,7 @@
 
 #include "backends/cuda/cuda.h"
 
-enum { DR_CUDA_FEW_ROWS = 16 }; /* more are faster by cuBLASLt */
+enum { DR_CUDA_FEW_ROWS = 64 }; /* more are faster by cuBLASLt */
 
 /* Whether it takes a layer; y, bias and plus may begin anywhere. */
 bool dr_cuda_rows_product_takes(const dr_backend *backend, const dr_linear *linear, const void *x, const void *weight);

@@ -190,6 +190,18 @@ static __global__ void __launch_bounds__(DR_EACH_THREADS) dr_each(int64_t count,
     if (i < count) f.template at<N>(i);
 }
 
+/* The same for parameters, which kernels may load before they wait: none begins before this one has ended. */
+template <int N, typename F>
+static __global__ void __launch_bounds__(DR_EACH_THREADS) dr_each_alone(int64_t count, const __grid_constant__ F f) {
+    const int64_t i = ((int64_t)blockIdx.x * DR_EACH_THREADS + threadIdx.x) * N;
+    if (i < count) f.template at<N>(i);
+}
+
+template <int N, typename F> static dr_status dr_run_alone(const dr_cuda *gpu, const char *name, int64_t count, const F &f) {
+    return dr_cuda_launch(name, dr_each_alone<N, F>, {dr_blocks_of(count, (int64_t)DR_EACH_THREADS * N)}, DR_EACH_THREADS, 0,
+                          gpu->stream, count, f);
+}
+
 template <int N, typename F> static dr_status dr_run_each(const dr_cuda *gpu, const char *name, int64_t count, const F &f) {
     return dr_launch_chained(gpu, name, dr_each<N, F>, {dr_blocks_of(count, (int64_t)DR_EACH_THREADS * N)}, DR_EACH_THREADS, 0,
                              count, f);
