@@ -43,6 +43,31 @@ CASE(few_rows) {
                           .run = apart});
 }
 
+/* Many rows of a few columns, of a panel or dense, with a bias. */
+OPERATION(shallow) {
+    dr_linear of = *(const dr_linear *)c->descriptor;
+    of.plus = at[4];
+    return b->ops->linear_forward(b, &of, column_of(b, DR_VECTOR, at[0], c->numbers[0]), at[1], at[2], at[3]);
+}
+
+CASE(shallow_rows) {
+    const int64_t in = 8 * draw_between(t, 1, 16), before = 8 * draw_between(t, 0, 2);
+    const dr_linear l = {.rows = draw_between(t, 1024, 1300),
+                         .in = in,
+                         .out = 8 * draw_between(t, 1, 34),
+                         .x_row = round % 2 ? in + before + 8 : 0};
+    if (t->tested->storage != DR_BF16) return;
+    check_call(t, &(call){.name = "linear of shallow rows",
+                          .descriptor = &l,
+                          .numbers = {l.x_row ? before : 0},
+                          .aligned = true,
+                          .tensors = {draw_vectors(t, "x", READ, l.rows, dr_linear_pitch(&l)),
+                                      draw_vectors(t, "weight", READ, l.out, l.in), draw_numbers(t, "bias", READ, 1, l.out),
+                                      draw_vectors(t, "y", WRITTEN, l.rows, l.out),
+                                      perhaps(t, draw_vectors(t, "plus", READ, l.rows, l.out))},
+                          .run = shallow});
+}
+
 /* One token a sequence, which takes its state and leaves it in the same place. */
 OPERATION(conv_step) {
     return b->ops->conv_forward(b, c->descriptor, column_of(b, DR_VECTOR, at[0], c->numbers[0]), at[1], at[2], at[4], at[3],
@@ -98,4 +123,5 @@ CASE(panels) {
                           .run = panel_back});
 }
 
-const network_case step_cases[] = {{"few_rows", few_rows}, {"convolution_steps", convolution_steps}, {"panels", panels}, {0}};
+const network_case step_cases[] = {
+    {"few_rows", few_rows}, {"shallow_rows", shallow_rows}, {"convolution_steps", convolution_steps}, {"panels", panels}, {0}};

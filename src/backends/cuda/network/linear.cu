@@ -3,6 +3,7 @@
 #include "backends/cuda/network/columns.cuh"
 #include "backends/cuda/network/products.h"
 #include "backends/cuda/network/rows_product.h"
+#include "backends/cuda/network/shallow_product.h"
 
 /* ---- biases ---------------------------------------------------------------------------------------------------------------
  */
@@ -59,6 +60,8 @@ dr_status dr_cuda_linear_forward(dr_backend *backend, const dr_linear *linear, c
     dr_cuda_multiplication p = product_of(backend, rows, out, in);
     if (count == 0) return DR_OK;
     if (dr_cuda_rows_product_takes(backend, linear, x, weight)) return dr_cuda_rows_product(gpu, linear, x, weight, bias, y);
+    if (dr_cuda_shallow_product_takes(backend, linear, x, weight, bias, y))
+        return dr_cuda_shallow_product(gpu, linear, x, weight, bias, y);
     p.a = x, p.a_row = dr_linear_pitch(linear), p.b = weight, p.b_row = in, p.b_turned = true, p.c = y, p.c_row = out;
     if (!bias) {
         p.plus = linear->plus;
