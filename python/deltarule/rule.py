@@ -73,6 +73,21 @@ class Rule:
 
     __slots__ = ("text", "name", "title", "source", "json", "equation", "inputs", "states", "repeat", "input_axes",
                  "state_axes", "indices", "vectors", "_handle", "_destroy")
+    text: str
+    name: Optional[str]
+    title: Optional[str]
+    source: Optional[str]
+    json: str
+    equation: str
+    inputs: Tuple[str, ...]
+    states: Tuple[str, ...]
+    repeat: int
+    input_axes: Tuple[Tuple[Any, ...], ...]
+    state_axes: Tuple[Tuple[Any, ...], ...]
+    indices: Tuple[int, ...]
+    vectors: Tuple[bool, ...]
+    _handle: c_void_p
+    _destroy: Any
     _known: Dict[str, "Rule"] = {}
 
     def __new__(cls, rule: Union[str, Mapping[str, Any], "Rule"]) -> "Rule":

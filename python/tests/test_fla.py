@@ -91,6 +91,11 @@ def test_decays_by_head_and_by_channel_add():
     o, _ = ours.fused_recurrent_gated_delta_rule(**x, **gates, gk=gk)
     wanted, _ = ours.chunk_kda(**x, g=gk + gates["g"][..., None], beta=gates["beta"])
     close(o, wanted)
+    A_log, dt_bias = torch.randn(4), torch.randn(4)
+    o, _ = ours.fused_recurrent_gated_delta_rule(**x, **gates, gk=gk, use_gate_in_kernel=True, A_log=A_log, dt_bias=dt_bias)
+    g = -A_log.exp() * torch.nn.functional.softplus(gates["g"] + dt_bias)
+    wanted, _ = ours.chunk_kda(**x, g=gk + g[..., None], beta=gates["beta"])
+    close(o, wanted)
 
 
 def test_states_with_values_first():

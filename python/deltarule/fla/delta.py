@@ -49,9 +49,9 @@ def fused_recurrent_gated_delta_rule(
         raise ValueError("`g` (raw pre-activation) must be provided when `use_gate_in_kernel=True`.")
     if gk is not None:
         if use_gate_in_kernel:  # both decays are added: the gate's is made first
-            raw = Raw()
-            raw.gate(A_log, dt_bias)
-            g, use_gate_in_kernel = raw.made(g), False
+            Raw().gate(A_log, dt_bias)
+            g = g.float() if dt_bias is None else g.float() + dt_bias.float()
+            g, use_gate_in_kernel = -A_log.float().exp() * torch.nn.functional.softplus(g), False
         g = gk.float() if g is None else gk.float() + g.float().unsqueeze(-1)
     return _gdn(name, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log, dt_bias,
                 use_beta_sigmoid_in_kernel, allow_neg_eigval, v_first, cu_seqlens, None)
