@@ -15,6 +15,8 @@ import deltarule.fla as ours
 def test_what_is_not_there_is_told():
     with pytest.raises(ValueError, match="chunk_kdb"):
         ours.accelerate(only=["chunk_kdb"])
+    with pytest.raises(TypeError, match="list of names"):
+        ours.accelerate(only="chunk_kda")
 
 
 @pytest.mark.slow
@@ -35,7 +37,16 @@ def test_flash_linear_attention_is_rebound_and_put_back():
         with ours.accelerate(transformers=False):
             assert fla.ops.kda.chunk_kda is ours.chunk_kda
         assert fla.ops.kda.chunk_kda is kda
+        late = types.ModuleType("fla.layers.loaded_meanwhile")
+        first, second = (ours.accelerate(transformers=False) for _ in range(2))
+        sys.modules[late.__name__], late.chunk_kda = late, fla.ops.kda.chunk_kda
+        first.undo()
+        assert fla.ops.kda.chunk_kda is ours.chunk_kda is late.chunk_kda
+        second.undo()
+        first.undo()
+        assert fla.ops.kda.chunk_kda is kda is late.chunk_kda and gated.chunk_gated_delta_rule is before
     finally:
+        sys.modules.pop("fla.layers.loaded_meanwhile", None)
         del sys.modules[user.__name__]
 
 

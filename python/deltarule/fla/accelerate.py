@@ -49,31 +49,61 @@ _TRANSFORMERS = {
 }
 
 
+class _Binding:
+    """A name that is ours for now, and how many handles want it so."""
+    __slots__ = ("before", "now", "wanted")
+
+    def __init__(self, before: Any, now: Any) -> None:
+        self.before, self.now, self.wanted = before, now, 1
+
+
+_bindings: Dict[Tuple[ModuleType, str], _Binding] = {}
+
+
 class Accelerated:
-    """What `accelerate` changed; ``undo()`` or the end of a ``with`` puts it back."""
+    """What `accelerate` changed; ``undo()`` or the end of a ``with`` puts it back. Handles may be undone in any order."""
 
     def __init__(self) -> None:
-        self._before: List[Tuple[ModuleType, str, Any]] = []
+        self._rebound: List[Tuple[ModuleType, str]] = []
         self.left: Dict[str, str] = {}
 
     @property
     def names(self) -> Tuple[str, ...]:
         """What was rebound, as module.name."""
-        return tuple(f"{module.__name__}.{name}" for module, name, _ in self._before)
+        return tuple(f"{module.__name__}.{name}" for module, name in self._rebound)
 
     def rebind(self, module: ModuleType, name: str, new: Any) -> None:
-        self._before.append((module, name, getattr(module, name)))
-        setattr(module, name, new)
+        now, found = getattr(module, name), _bindings.get((module, name))
+        if found is not None and now is found.now:
+            found.wanted += 1
+        else:
+            _bindings[module, name] = _Binding(now, new)
+            setattr(module, name, new)
+        self._rebound.append((module, name))
 
     def undo(self) -> None:
-        """Puts back what was there, where it has not been changed by others since."""
-        while self._before:
-            module, name, before = self._before.pop()
-            setattr(module, name, before)
+        """Puts back what was there before the first handle, where no other handle wants it and nobody has changed it since; also
+        in modules of flash-linear-attention that were loaded meanwhile."""
+        ended: Dict[str, _Binding] = {}
+        while self._rebound:
+            module, name = self._rebound.pop()
+            binding = _bindings.get((module, name))
+            if binding is None:
+                continue
+            binding.wanted -= 1
+            if binding.wanted == 0:
+                del _bindings[module, name]
+                if getattr(module, name, None) is binding.now:
+                    setattr(module, name, binding.before)
+                ended[name] = binding
+        for module in _modules("fla") if ended else ():
+            for name, value in list(vars(module).items()):
+                if name in ended and value is ended[name].now and (module, name) not in _bindings:
+                    setattr(module, name, ended[name].before)
 
     def report(self) -> str:
         """What was rebound, what was left alone and why, and the calls since the start, a line each."""
-        lines = [f"{len(self._before)} names in {len({m.__name__ for m, _, _ in self._before})} modules are deltarule's"]
+        lines = [f"{len(self._rebound)} names in {len({m.__name__ for m, _ in self._rebound})} modules are deltarule's"]
         lines += [f"left alone: {name}: {why}" for name, why in sorted(self.left.items())]
         lines += [f"{count} calls of {function} on {device}, {dtype}" for (function, device, dtype), count in sorted(_door.report().items())]
         return "\n".join(lines)
@@ -97,9 +127,11 @@ def accelerate(fla: bool = True, transformers: bool = True, only: Optional[Itera
         a handle: ``handle.undo()``, ``with accelerate(): ...``, ``print(handle.report())``.
 
     Raises:
-        ValueError: a name in ``only`` is none of this package's.
+        ValueError: a name in ``only`` is none of this package's. TypeError: it is one name, not a list of them.
     """
     import deltarule.fla as ours
+    if isinstance(only, str):
+        raise TypeError(f"only is a list of names, not {only!r}")
     served = {name for names in _FLA.values() for name in names.split()}
     wanted = served if only is None else set(only)
     if wanted - served:
