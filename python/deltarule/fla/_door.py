@@ -147,9 +147,7 @@ def run(function: str, rule: str, vectors: Sequence[Tensor], gates: Sequence[Ten
     check_packed(query, initial, cu_seqlens)
     cu = boundaries(cu_seqlens_cpu if cu_seqlens_cpu is not None and device == "cpu" else cu_seqlens, query.device)
     count(function, query)
-    # one token of each sequence on a GPU: the engine that goes token by token keeps a quarter of the memory for a backward
-    path = "recurrent" if device == "cuda" and cu is None and query.shape[1] == 1 and function.startswith("fused_recurrent") else "best"
-    o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale, path, 0, final, text_of_made(made))
+    o, S, A = call([*inputs, *extras] if extras else inputs, initial, scan, cu, rule, scale, "best", 0, final, text_of_made(made))
     if not final:
         return o, None, None
     return o, S, A

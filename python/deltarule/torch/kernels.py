@@ -77,7 +77,8 @@ def sizes_and_extras(rule: Rule, inputs: Sequence[Tensor], packed, made: Made, d
 
 class Planned:
     """A plan, and what its calls do to tensors before and after it."""
-    __slots__ = ("plan", "changes", "aligned", "vector", "working", "state", "count", "options", "made", "room", "dense", "put", "like")
+    __slots__ = ("plan", "changes", "aligned", "vector", "working", "state", "count", "options", "made", "room", "dense", "put", "like",
+                 "remake")
 
     def __init__(self, plan: Plan, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], path: str, options: Tuple, made: Made):
         self.plan, self.vector, self.options, self.made = plan, inputs[0].dtype, options, made
@@ -95,6 +96,8 @@ class Planned:
         self.put = None if made.extras or not all(x.numel() for x in inputs) else _writer(plan.indices)
         value = inputs[2]
         self.like = value.is_contiguous() and value.shape == plan.o_shape and value.dtype == self.working  # o is as the value
+        # what a backward reads of a forward of single tokens is more than their inputs, and made again sooner than read
+        self.remake = self.aligned and plan.sizes.rows <= plan.sizes.sequences
         self.room = max(plan.forward_bytes, plan.backward_bytes) if not self.aligned else _MOST_ROOM + 1
 
 
