@@ -13,7 +13,8 @@ With --losses our gradients come from the C library (dr_session_gradient), and b
 drawn from the bytes of a file. The exit status is 1 where two losses of a step differ by more than --most.
 
 What is not installed is named and left out. Before its first step flash-linear-attention compiles and measures each configuration of
-each kernel; with --jobs N so many processes compile them first, by python/bench/triton_tuning.py.
+each kernel; with --jobs N so many processes compile them first, by python/bench/triton_tuning.py. Without it --losses takes of each
+kernel the first configuration that runs, which may be slow.
 """
 import argparse
 import ctypes
@@ -261,8 +262,13 @@ def tuning():
     return triton_tuning
 
 
+def tell_losses(who, found, begin):
+    print(who, *(f"{one:.5f}" for one in found[::10]), f"{found[-1]:.5f}", f"({len(found)} steps, {time.perf_counter() - begin:.0f} s)", flush=True)
+
+
 def losses(asked):
-    tuning().first_that_runs()  # losses do not depend on it
+    if not asked.jobs:
+        tuning().first_that_runs()  # losses do not depend on it
     with open(asked.corpus, "rb") as file:
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     steps, warmup, draw = asked.steps or 200, 20, torch.Generator().manual_seed(1)
@@ -270,13 +276,16 @@ def losses(asked):
     model, rates = fla_model(), [asked.rate * min(1, (step + 1) / warmup) for step in range(steps)]
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        ours = Ours(asked.library, folder, asked.rate)
+        begin, ours = time.perf_counter(), Ours(asked.library, folder, asked.rate)
         own = [ours.step(ids.long(), rate) for ids, rate in zip(batches, rates)]
         ours.close()
-    print("ours", *(f"{one:.5f}" for one in own[::10]), f"{own[-1]:.5f}", flush=True)
-    trained = Trained(model, fla_loss)
-    other = [trained.step(ids.long().cuda(), rate).item() for ids, rate in zip(batches, rates)]
-    print("fla ", *(f"{one:.5f}" for one in other[::10]), f"{other[-1]:.5f}", flush=True)
+        tell_losses("ours", own, begin)
+    trained, begin, other = Trained(model, fla_loss), time.perf_counter(), []
+    for ids, rate in zip(batches, rates):
+        other.append(trained.step(ids.long().cuda(), rate).item())
+        if len(other) in (1, 20, 100):
+            tell_losses("fla ", other, begin)
+    tell_losses("fla ", other, begin)
     apart = [abs(a - b) / b for a, b in zip(own, other)]
     worst = max(range(steps), key=lambda step: apart[step])
     print(f"largest relative difference {apart[worst]:.2e}, of step {worst + 1}; of the last {apart[-1]:.2e}", flush=True)
