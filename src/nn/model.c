@@ -254,18 +254,17 @@ dr_status dr_model_allocate(dr_model *model) {
     return DR_OK;
 }
 
-/* All of a parameter from host memory; own: room for as many numbers, where weights are stored apart in memory of the host. */
-static dr_status put(dr_model *model, int64_t index, const double *from, void *own) {
-    const dr_operations *ops = model->backend->ops;
+/* All of a parameter from numbers in host memory. */
+static dr_status put(dr_model *model, int64_t index, const void *from) {
+    dr_backend *backend = model->backend;
     const dr_parameter *parameter = &model->parameters[index];
     if (parameter->offset >= 0)
-        return ops->upload(model->backend, model->values + dr_kind_bytes(model->backend, DR_NUMBER, parameter->offset), from,
-                           DR_F64, parameter->count);
-    DR_TRY(ops->upload(model->backend, own, from, DR_F64, parameter->count));
-    return dr_model_put_rows(model, index, 0, parameter->count / parameter->shape[parameter->rank - 1], own);
+        return backend->ops->upload(backend, model->values + dr_kind_bytes(backend, DR_NUMBER, parameter->offset), from,
+                                    dr_kind_dtype(backend, DR_NUMBER), parameter->count);
+    return dr_model_put_rows(model, index, 0, parameter->count / parameter->shape[parameter->rank - 1], from);
 }
 
-enum { VALUES_OF_TASK = 1 << 16, MOST_DRAWING_THREADS = 16 };
+enum { VALUES_OF_TASK = 1 << 16, VALUES_AT_ONCE = 1024, MOST_DRAWING_THREADS = 64 };
 
 /* A parameter whose first values are drawn, some at a time. */
 typedef struct {
@@ -273,14 +272,24 @@ typedef struct {
     double range;
     uint64_t seed;
     const dr_parameter *parameter;
-    double *values;
+    bool doubles; /* the backend's numbers are, else floats */
+    void *numbers;
 } drawing;
 
 static dr_status draw_task(void *context, int64_t index) {
     const drawing *d = context;
-    const int64_t first = index * VALUES_OF_TASK, left = d->parameter->count - first;
-    dr_initial_draw_part(d->initial, d->range, d->seed, d->parameter->name, first,
-                         left < VALUES_OF_TASK ? left : VALUES_OF_TASK, d->values + first);
+    const int64_t from = index * VALUES_OF_TASK, rest = d->parameter->count - from,
+                  end = from + (rest < VALUES_OF_TASK ? rest : VALUES_OF_TASK);
+    double values[VALUES_AT_ONCE];
+    for (int64_t first = from; first < end; first += VALUES_AT_ONCE) {
+        const int64_t count = end - first < VALUES_AT_ONCE ? end - first : VALUES_AT_ONCE;
+        dr_initial_draw_part(d->initial, d->range, d->seed, d->parameter->name, first, count, values);
+        for (int64_t i = 0; i < count; i++)
+            if (d->doubles)
+                ((double *)d->numbers)[first + i] = values[i];
+            else
+                ((float *)d->numbers)[first + i] = (float)values[i];
+    }
     return DR_OK;
 }
 
@@ -296,18 +305,16 @@ static dr_status draw_parameters(dr_model *model, uint64_t seed) {
     for (int64_t i = 0; i < model->listed; i++)
         if (model->parameters[i].count > longest) longest = model->parameters[i].count;
     const int threads = drawing_threads(model->backend);
-    void *host = NULL, *own = NULL;
-    dr_status status = dr_allocate((size_t)longest * sizeof(double), "first values", &host);
-    if (status == DR_OK && dr_weights_apart(model->backend))
-        status = dr_allocate((size_t)longest * sizeof(double), "first values", &own);
+    const bool doubles = dr_kind_dtype(model->backend, DR_NUMBER) == DR_F64;
+    void *numbers = NULL;
+    dr_status status = dr_allocate(dr_kind_bytes(model->backend, DR_NUMBER, longest), "first values", &numbers);
     for (int64_t i = 0; i < model->listed && status == DR_OK; i++) {
         const dr_parameter *parameter = &model->parameters[i];
-        drawing d = {&model->initials[i], model->config.initializer_range, seed, parameter, host};
+        drawing d = {&model->initials[i], model->config.initializer_range, seed, parameter, doubles, numbers};
         status = dr_run_tasks(threads, (parameter->count + VALUES_OF_TASK - 1) / VALUES_OF_TASK, &d, draw_task);
-        if (status == DR_OK) status = put(model, i, host, own);
+        if (status == DR_OK) status = put(model, i, numbers);
     }
-    dr_release(own);
-    dr_release(host);
+    dr_release(numbers);
     return status == DR_OK ? dr_model_changed(model) : status;
 }
 
