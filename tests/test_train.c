@@ -549,6 +549,7 @@ static bool go_on(void *context, const dr_progress *progress) {
     return true;
 }
 
+/* On the CPU: where a checkpoint could be written beside the run, one for which there is no memory is written within it. */
 static dr_status run_from_begin_to_end(void *context) {
     dr_train_options *options = NULL;
     dr_run *run = NULL;
@@ -556,11 +557,11 @@ static dr_status run_from_begin_to_end(void *context) {
     scratch_remove(scratch_path("allocations"));
     DR_GO(dr_train_options_create(&options));
     DR_GO(dr_train_options_read(options, context));
-    DR_GO(dr_run_create(reference, options, scratch_path("allocations"), &run));
+    DR_GO(dr_run_create(cpu, options, scratch_path("allocations"), &run));
     DR_GO(dr_run_train(run, go_on, NULL));
     dr_run_destroy(run);
     run = NULL;
-    DR_GO(dr_run_resume(reference, scratch_path("allocations"), options, &run));
+    DR_GO(dr_run_resume(cpu, scratch_path("allocations"), options, &run));
 done:
     dr_run_destroy(run);
     dr_train_options_destroy(options);

@@ -93,20 +93,23 @@ static dr_status write_settings(const char *file, const dr_train_options *option
     return status;
 }
 
-dr_status dr_checkpoint_write(const char *folder, const dr_train_options *options, const dr_optimizer *optimizer,
-                              const dr_run_position *position, dr_status (*begins)(const void *context, dr_folder *change),
-                              const void *context) {
-    dr_folder *change;
+dr_status dr_checkpoint_finish(dr_folder *change, const dr_train_options *options, const dr_optimizer *optimizer,
+                               const dr_run_position *position) {
     dr_status status;
-    DR_TRY(dr_folder_begin(folder, &change));
     DR_GO(dr_model_write(optimizer->model, change));
     DR_GO(write_settings(dr_folder_path(change, SETTINGS_FILE), options));
     DR_GO(write_optimizer(dr_folder_path(change, OPTIMIZER_FILE), optimizer, position));
-    if (begins) DR_GO(begins(context, change));
     return dr_folder_commit(change);
 done:
     dr_folder_abandon(change);
     return status;
+}
+
+dr_status dr_checkpoint_write(const char *folder, const dr_train_options *options, const dr_optimizer *optimizer,
+                              const dr_run_position *position) {
+    dr_folder *change;
+    DR_TRY(dr_folder_begin(folder, &change));
+    return dr_checkpoint_finish(change, options, optimizer, position);
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------------------- */

@@ -18,10 +18,12 @@ typedef struct {
     uint64_t fingerprint;      /* of the data (train/task.h) */
 } dr_run_position;
 
-/* Replaces the checkpoint of a run; of a new one, `begins` adds its other first files to the change, else it is NULL. */
+/* Replaces the checkpoint of a run. */
 dr_status dr_checkpoint_write(const char *folder, const dr_train_options *options, const dr_optimizer *optimizer,
-                              const dr_run_position *position, dr_status (*begins)(const void *context, dr_folder *change),
-                              const void *context);
+                              const dr_run_position *position);
+/* Adds the checkpoint to a change that holds other files of a new run, and publishes it. The change is gone on return. */
+dr_status dr_checkpoint_finish(dr_folder *change, const dr_train_options *options, const dr_optimizer *optimizer,
+                               const dr_run_position *position);
 /* Fills an optimizer that was made for the folder's model. */
 dr_status dr_checkpoint_read(const char *folder, dr_optimizer *optimizer, dr_run_position *position);
 /* Whether the folder has a checkpoint. */

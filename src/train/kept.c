@@ -39,9 +39,13 @@ static dr_status fail_long(const dr_run *run) {
     return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", run->folder);
 }
 
-static dr_status copy_tokenizer(const void *context, dr_folder *change) {
-    const dr_run *run = context;
-    return dr_tokenizer_files_copy(run->folder, change);
+static dr_status write_with_tokenizer(const dr_run *run, const char *folder) {
+    dr_folder *change;
+    DR_TRY(dr_folder_begin(folder, &change));
+    const dr_status status = dr_tokenizer_files_copy(run->folder, change);
+    if (status == DR_OK) return dr_checkpoint_finish(change, run->options, run->optimizer, &run->position);
+    dr_folder_abandon(change);
+    return status;
 }
 
 static dr_status write_copy(const dr_run *run, const char *folder, const char *name) {
@@ -50,7 +54,7 @@ static dr_status write_copy(const dr_run *run, const char *folder, const char *n
     dr_status status;
     DR_TRY(dr_folder_begin(folder, &change));
     if (snprintf(path, sizeof path, "%s", dr_folder_path(change, name)) >= (int)sizeof path) DR_GO(fail_long(run));
-    DR_GO(dr_checkpoint_write(path, run->options, run->optimizer, &run->position, copy_tokenizer, run));
+    DR_GO(write_with_tokenizer(run, path));
     return dr_folder_commit(change);
 done:
     dr_folder_abandon(change);

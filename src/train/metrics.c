@@ -255,15 +255,42 @@ static dr_status open_at(dr_metrics *metrics, int64_t step) {
     return metrics->file ? DR_OK : fail_io(metrics, "open");
 }
 
-dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *sets, dr_metrics *metrics) {
+static dr_status start(const char *folder, const dr_set_names *sets, dr_metrics *metrics) {
     char path[PATH_MAX];
     *metrics = (dr_metrics){.sets = *sets};
     if (snprintf(path, sizeof path, "%s/%s", folder, FILE_NAME) >= (int)sizeof path)
         return dr_fail(DR_ERROR_ARGUMENT, "the path of the run folder %s is too long", folder);
-    DR_TRY(dr_copy_string(path, &metrics->path));
+    return dr_copy_string(path, &metrics->path);
+}
+
+dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *sets, dr_metrics *metrics) {
+    DR_TRY(start(folder, sets, metrics));
     dr_status status = open_at(metrics, step);
     if (status != DR_OK) dr_metrics_close(metrics);
     return status;
+}
+
+dr_status dr_metrics_hold(const char *folder, const dr_set_names *sets, dr_metrics *metrics) {
+    DR_TRY(start(folder, sets, metrics));
+    metrics->file = open_memstream(&metrics->held, &metrics->held_bytes);
+    if (!metrics->file) return dr_fail(DR_ERROR_MEMORY, "there is no memory for lines of %s", metrics->path);
+    metrics->holds = true;
+    metrics->columns = columns_of(sets);
+    for (int i = 0; i < metrics->columns; i++) metrics->column[i] = i;
+    return DR_OK;
+}
+
+dr_status dr_metrics_settle(dr_metrics *metrics) {
+    if (!metrics->holds) return DR_OK;
+    const bool whole = fclose(metrics->file) == 0;
+    metrics->file = NULL;
+    if (!whole) return fail_io(metrics, "keep lines of");
+    DR_TRY(open_at(metrics, 0));
+    metrics->holds = false;
+    fwrite(metrics->held, 1, metrics->held_bytes, metrics->file);
+    free(metrics->held);
+    metrics->held = NULL;
+    return fflush(metrics->file) != 0 || ferror(metrics->file) ? fail_io(metrics, "write") : DR_OK;
 }
 
 /* ---- writing -------------------------------------------------------------------------------------------------------- */
@@ -290,7 +317,7 @@ static dr_status find_again(dr_metrics *metrics, int64_t step) {
 
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation) {
     char cells[DR_MOST_METRICS_COLUMNS][LONGEST_CELL];
-    DR_TRY(find_again(metrics, progress->step - 1));
+    if (!metrics->holds) DR_TRY(find_again(metrics, progress->step - 1));
     snprintf(cells[0], LONGEST_CELL, "%lld", (long long)progress->step);
     print_cell(cells[1], true, "%.17g", progress->loss);
     print_cell(cells[2], !isnan(progress->bits_per_byte), "%.6g", progress->bits_per_byte);
@@ -323,6 +350,7 @@ dr_status dr_metrics_sync(dr_metrics *metrics) {
 
 void dr_metrics_close(dr_metrics *metrics) {
     if (metrics->file) fclose(metrics->file);
+    free(metrics->held);
     dr_release(metrics->path);
     *metrics = (dr_metrics){0};
 }

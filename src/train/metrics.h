@@ -14,6 +14,9 @@ enum { DR_METRICS_COLUMNS = 12, DR_MOST_METRICS_COLUMNS = 64 };
 typedef struct {
     FILE *file;
     char *path;
+    char *held; /* lines for a file that is not there yet; `file` writes them here */
+    size_t held_bytes;
+    bool holds;
     dr_set_names sets;
     int columns;                         /* of the file */
     int column[DR_MOST_METRICS_COLUMNS]; /* which of ours stands in each; -1: somebody else's, left empty */
@@ -26,6 +29,10 @@ dr_status dr_metrics_begin(dr_folder *change, const dr_set_names *sets);
  * file that cannot be gone on with (a column missing, a line that is no step, steps out of order) is refused,
  * DR_ERROR_FORMAT, and not touched. */
 dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *sets, dr_metrics *metrics);
+/* For a new run whose folder gets the file of dr_metrics_begin later: lines are held in memory until then. */
+dr_status dr_metrics_hold(const char *folder, const dr_set_names *sets, dr_metrics *metrics);
+/* The file is there: opens it and writes what is held. */
+dr_status dr_metrics_settle(dr_metrics *metrics);
 /* One line, flushed. evaluation: NULL if there was none at this step. */
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation);
 /* On the disk before a checkpoint says that its steps are done. */

@@ -1,6 +1,7 @@
 /* Making a run from settings, or from the folder of an earlier one. All that can be found out about a new run in memory is
- * found out before its folder is made; then its first checkpoint is written before its first step: a folder that cannot be
- * written is found at once, and a kill at any later moment leaves something to resume. */
+ * found out before its folder is made; then its other first files and its first checkpoint become those of the folder in one
+ * change. It is written before the first step or, where it can be, beside the first steps; a kill leaves something to resume
+ * from then on, and before it nothing. */
 #include "train/run.h"
 
 #include "base/error.h"
@@ -127,19 +128,22 @@ done:
 }
 
 /* What a new run's folder has beside its checkpoint. */
-static dr_status write_first_files(const void *context, dr_folder *change) {
-    const dr_task *task = context;
-    DR_TRY(dr_metrics_begin(change, &task->sets));
-    return task->ops->publish ? task->ops->publish(task, change) : DR_OK;
+static dr_status write_first_files(const dr_run *run, dr_folder **change) {
+    const dr_task *task = run->task;
+    DR_TRY(dr_folder_begin(run->folder, change));
+    dr_status status = dr_metrics_begin(*change, &task->sets);
+    if (status == DR_OK && task->ops->publish) status = task->ops->publish(task, *change);
+    if (status != DR_OK) dr_folder_abandon(*change);
+    return status;
 }
 
 /* Gives a prepared run its folder. */
 static dr_status settle(dr_run *run, const char *folder) {
     DR_TRY(dr_copy_string(folder, &run->folder));
     DR_TRY(dr_run_folder_claim(run->folder, &run->lock));
-    dr_status status =
-        dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, write_first_files, run->task);
-    if (status == DR_OK) status = dr_metrics_open(run->folder, 0, &run->task->sets, &run->metrics);
+    dr_folder *change;
+    dr_status status = write_first_files(run, &change);
+    if (status == DR_OK) status = dr_save_first(run, change);
     if (status != DR_OK) dr_run_folder_give_back(&run->lock);
     return status;
 }
@@ -332,7 +336,10 @@ void dr_run_destroy(dr_run *run) {
     if (!run) return;
     dr_save_release(run);
     dr_metrics_close(&run->metrics);
-    dr_run_lock_release(&run->lock);
+    if (run->is_empty)
+        dr_run_folder_give_back(&run->lock);
+    else
+        dr_run_lock_release(&run->lock);
     dr_step_numbers_release(&run->numbers);
     dr_optimizer_destroy(run->optimizer);
     dr_session_destroy(run->session);

@@ -25,6 +25,7 @@ struct dr_run {
     dr_backend *own;        /* beside which others run; NULL: the caller has it */
     struct dr_saver *saver; /* train/save.h; NULL until a checkpoint is written beside the run */
     bool saves_alone;       /* which it cannot be */
+    bool is_empty;          /* the folder has no checkpoint yet: the first is under way, or failed */
 };
 
 #endif

@@ -21,6 +21,7 @@ struct dr_saver {
     dr_model model;
     dr_optimizer optimizer;
     dr_run run;
+    dr_folder *first; /* with the other files of a new run; NULL: the checkpoint is no first one */
     pthread_t thread;
     bool under_way;
     atomic_bool ended;
@@ -35,15 +36,19 @@ dr_status dr_save_written(const dr_run *run, dr_status status) {
 
 static dr_status write_checkpoint(const dr_run *run) {
     DR_TRY(dr_run_lock_check(&run->lock));
-    DR_TRY(dr_save_written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position, NULL, NULL)));
+    DR_TRY(dr_save_written(run, dr_checkpoint_write(run->folder, run->options, run->optimizer, &run->position)));
     return dr_save_written(run, dr_kept_write(run, true));
+}
+
+static dr_status write_first(const dr_run *run, dr_folder *change) {
+    return dr_save_written(run, dr_checkpoint_finish(change, run->options, run->optimizer, &run->position));
 }
 
 /* ---- beside the run ------------------------------------------------------------------------------------------------- */
 
 static void *write_beside(void *context) {
     struct dr_saver *saver = context;
-    saver->status = write_checkpoint(&saver->run);
+    saver->status = saver->first ? write_first(&saver->run, saver->first) : write_checkpoint(&saver->run);
     if (saver->status != DR_OK) snprintf(saver->message, sizeof saver->message, "%s", dr_last_error());
     atomic_store(&saver->ended, true);
     return NULL;
@@ -54,6 +59,11 @@ static void release(struct dr_saver *saver) {
     if (saver->beside) dr_backend_free(saver->beside, saver->block);
     dr_backend_close(saver->beside);
     dr_release(saver);
+}
+
+static void forget(dr_run *run) {
+    release(run->saver);
+    run->saver = NULL;
 }
 
 static dr_status make(const dr_run *run, struct dr_saver **made) {
@@ -106,17 +116,41 @@ static void describe_copy(const dr_run *run, struct dr_saver *saver) {
     saver->run.optimizer = &saver->optimizer;
 }
 
+/* Whether a thread could be made, `under_way` tells. */
+static dr_status begin_beside(const dr_run *run, dr_folder *first) {
+    struct dr_saver *saver = run->saver;
+    DR_TRY(copy_numbers(run, saver));
+    describe_copy(run, saver);
+    saver->first = first;
+    atomic_store(&saver->ended, false);
+    saver->under_way = pthread_create(&saver->thread, NULL, write_beside, saver) == 0;
+    return DR_OK;
+}
+
 dr_status dr_save(dr_run *run, bool last) {
     DR_TRY(dr_save_end(run));
     DR_TRY(dr_save_written(run, dr_metrics_sync(&run->metrics)));
     DR_TRY(dr_run_lock_check(&run->lock));
     if (last || !can_save_beside(run)) return write_checkpoint(run);
-    struct dr_saver *saver = run->saver;
-    DR_TRY(copy_numbers(run, saver));
-    describe_copy(run, saver);
-    atomic_store(&saver->ended, false);
-    saver->under_way = pthread_create(&saver->thread, NULL, write_beside, saver) == 0;
-    return saver->under_way ? DR_OK : write_checkpoint(run);
+    DR_TRY(begin_beside(run, NULL));
+    return run->saver->under_way ? DR_OK : write_checkpoint(run);
+}
+
+dr_status dr_save_first(dr_run *run, dr_folder *change) {
+    const dr_set_names *sets = &run->task->sets;
+    if (can_save_beside(run)) {
+        dr_status status = dr_metrics_hold(run->folder, sets, &run->metrics);
+        if (status == DR_OK) status = begin_beside(run, change);
+        if (status != DR_OK) {
+            dr_folder_abandon(change);
+            return status;
+        }
+        run->is_empty = run->saver->under_way;
+        if (run->is_empty) return DR_OK;
+        dr_metrics_close(&run->metrics);
+    }
+    DR_TRY(write_first(run, change));
+    return dr_metrics_open(run->folder, 0, sets, &run->metrics);
 }
 
 dr_status dr_save_check(dr_run *run) {
@@ -129,11 +163,14 @@ dr_status dr_save_end(dr_run *run) {
     if (!saver || !saver->under_way) return DR_OK;
     pthread_join(saver->thread, NULL);
     saver->under_way = false;
-    return saver->status == DR_OK ? DR_OK : dr_fail(saver->status, "%s", saver->message);
+    DR_TRY(saver->status == DR_OK ? DR_OK : dr_fail(saver->status, "%s", saver->message));
+    if (!saver->first) return DR_OK;
+    forget(run); /* the next checkpoint may be far, or never */
+    run->is_empty = false;
+    return dr_metrics_settle(&run->metrics);
 }
 
 void dr_save_release(dr_run *run) {
     dr_save_end(run);
-    release(run->saver);
-    run->saver = NULL;
+    forget(run);
 }

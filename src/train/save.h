@@ -8,6 +8,9 @@
 /* Writes the checkpoint of the run's position, and its kept copy, when the one before is written. last: no step follows, so it
  * is there on return; else it may be under way. */
 dr_status dr_save(dr_run *run, bool last);
+/* The first checkpoint of a new run, with the other files in `change`, which is gone on return; it may be under way. Opens the
+ * run's metrics. */
+dr_status dr_save_first(dr_run *run, dr_folder *change);
 /* What came of a checkpoint that was under way and is no more; DR_OK while it is. */
 dr_status dr_save_check(dr_run *run);
 /* Waits for it. */
