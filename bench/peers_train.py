@@ -10,7 +10,8 @@ configuration switches on by itself. Ours is `deltarule bench train`, before the
 what the card changed meanwhile. Times are medians of --repeats, each of some steps; memory is what PyTorch held at most.
 
 With --losses our gradients come from the C library (dr_session_gradient), and both sides have the same AdamW of PyTorch; batches are
-drawn from the bytes of a file. The exit status is 1 where two losses of a step differ by more than --most.
+drawn from the bytes of a file. Rate and warm-up are those of examples/recipes/delta_net_340m.json. The exit status is 1 where two losses
+of a step differ by more than --most.
 
 What is not installed is named and left out. Before its first step flash-linear-attention compiles and measures each configuration of
 each kernel; with --jobs N so many processes compile them first, by python/bench/triton_tuning.py. Without it --losses takes of each
@@ -271,9 +272,9 @@ def losses(asked):
         tuning().first_that_runs()  # losses do not depend on it
     with open(asked.corpus, "rb") as file:
         data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
-    steps, warmup, draw = asked.steps or 200, 20, torch.Generator().manual_seed(1)
+    steps, draw = asked.steps or 200, torch.Generator().manual_seed(1)
     batches = [torch.stack([data[i:i + TOKENS] for i in torch.randint(0, len(data) - TOKENS, (BATCH,), generator=draw).tolist()]) for _ in range(steps)]
-    model, rates = fla_model(), [asked.rate * min(1, (step + 1) / warmup) for step in range(steps)]
+    model, rates = fla_model(), [asked.rate * min(1, (step + 1) / asked.warmup) for step in range(steps)]
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         begin, ours = time.perf_counter(), Ours(asked.library, folder, asked.rate)
@@ -318,6 +319,7 @@ def options():
     made.add_argument("--losses", action="store_true")
     made.add_argument("--corpus", help="of --losses: any file")
     made.add_argument("--rate", type=float, default=4e-4, help="learning rate of --losses (default 4e-4)")
+    made.add_argument("--warmup", type=int, default=1024, help="steps over which the rate of --losses rises (default 1024)")
     made.add_argument("--most", type=float, default=5e-3, help="relative difference of losses at most (default 0.005)")
     made.add_argument("--jobs", type=int, default=0, help="processes that compile flash-linear-attention's kernels first")
     made.add_argument("--json", help="file for all figures")
