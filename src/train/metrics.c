@@ -255,6 +255,18 @@ static dr_status open_at(dr_metrics *metrics, int64_t step) {
     return metrics->file ? DR_OK : fail_io(metrics, "open");
 }
 
+/* To the file, or to what is held. */
+static dr_status write_text(dr_metrics *metrics, const char *text, size_t bytes) {
+    if (metrics->holds) {
+        DR_TRY(dr_resize(&metrics->held, metrics->held_bytes, metrics->held_bytes + bytes, "lines of metrics"));
+        memcpy((char *)metrics->held + metrics->held_bytes, text, bytes);
+        metrics->held_bytes += bytes;
+        return DR_OK;
+    }
+    if (bytes > 0) fwrite(text, 1, bytes, metrics->file);
+    return fflush(metrics->file) != 0 || ferror(metrics->file) ? fail_io(metrics, "write") : DR_OK;
+}
+
 static dr_status start(const char *folder, const dr_set_names *sets, dr_metrics *metrics) {
     char path[PATH_MAX];
     *metrics = (dr_metrics){.sets = *sets};
@@ -272,8 +284,6 @@ dr_status dr_metrics_open(const char *folder, int64_t step, const dr_set_names *
 
 dr_status dr_metrics_hold(const char *folder, const dr_set_names *sets, dr_metrics *metrics) {
     DR_TRY(start(folder, sets, metrics));
-    metrics->file = open_memstream(&metrics->held, &metrics->held_bytes);
-    if (!metrics->file) return dr_fail(DR_ERROR_MEMORY, "there is no memory for lines of %s", metrics->path);
     metrics->holds = true;
     metrics->columns = columns_of(sets);
     for (int i = 0; i < metrics->columns; i++) metrics->column[i] = i;
@@ -282,15 +292,9 @@ dr_status dr_metrics_hold(const char *folder, const dr_set_names *sets, dr_metri
 
 dr_status dr_metrics_settle(dr_metrics *metrics) {
     if (!metrics->holds) return DR_OK;
-    const bool whole = fclose(metrics->file) == 0;
-    metrics->file = NULL;
-    if (!whole) return fail_io(metrics, "keep lines of");
     DR_TRY(open_at(metrics, 0));
     metrics->holds = false;
-    fwrite(metrics->held, 1, metrics->held_bytes, metrics->file);
-    free(metrics->held);
-    metrics->held = NULL;
-    return fflush(metrics->file) != 0 || ferror(metrics->file) ? fail_io(metrics, "write") : DR_OK;
+    return write_text(metrics, metrics->held, metrics->held_bytes);
 }
 
 /* ---- writing -------------------------------------------------------------------------------------------------------- */
@@ -316,7 +320,8 @@ static dr_status find_again(dr_metrics *metrics, int64_t step) {
 }
 
 dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, const dr_evaluation *evaluation) {
-    char cells[DR_MOST_METRICS_COLUMNS][LONGEST_CELL];
+    char cells[DR_MOST_METRICS_COLUMNS][LONGEST_CELL], line[DR_MOST_METRICS_COLUMNS * (LONGEST_CELL + 1)];
+    int used = 0;
     if (!metrics->holds) DR_TRY(find_again(metrics, progress->step - 1));
     snprintf(cells[0], LONGEST_CELL, "%lld", (long long)progress->step);
     print_cell(cells[1], true, "%.17g", progress->loss);
@@ -338,10 +343,10 @@ dr_status dr_metrics_append(dr_metrics *metrics, const dr_progress *progress, co
         print_cell(cells[i], !isnan(number), told->format, number);
     }
     for (int i = 0; i < metrics->columns; i++)
-        fprintf(metrics->file, "%s%s", i > 0 ? "," : "", metrics->column[i] < 0 ? "" : cells[metrics->column[i]]);
-    fputc('\n', metrics->file);
-    if (fflush(metrics->file) != 0 || ferror(metrics->file)) return fail_io(metrics, "write");
-    return DR_OK;
+        used += snprintf(line + used, sizeof line - (size_t)used, "%s%s", i > 0 ? "," : "",
+                         metrics->column[i] < 0 ? "" : cells[metrics->column[i]]);
+    line[used++] = '\n';
+    return write_text(metrics, line, (size_t)used);
 }
 
 dr_status dr_metrics_sync(dr_metrics *metrics) {
@@ -350,7 +355,7 @@ dr_status dr_metrics_sync(dr_metrics *metrics) {
 
 void dr_metrics_close(dr_metrics *metrics) {
     if (metrics->file) fclose(metrics->file);
-    free(metrics->held);
+    dr_release(metrics->held);
     dr_release(metrics->path);
     *metrics = (dr_metrics){0};
 }

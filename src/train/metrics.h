@@ -14,9 +14,9 @@ enum { DR_METRICS_COLUMNS = 12, DR_MOST_METRICS_COLUMNS = 64 };
 typedef struct {
     FILE *file;
     char *path;
-    char *held; /* lines for a file that is not there yet; `file` writes them here */
+    bool holds; /* the file is not there yet: its lines are kept in `held` */
+    void *held;
     size_t held_bytes;
-    bool holds;
     dr_set_names sets;
     int columns;                         /* of the file */
     int column[DR_MOST_METRICS_COLUMNS]; /* which of ours stands in each; -1: somebody else's, left empty */
