@@ -4,19 +4,21 @@
 #include "formats/safetensors.h"
 #include "scratch.h"
 
+#include <stdatomic.h>
+
 /* What a source gives in pieces is the file that whole tensors give; a source that fails leaves the old file. */
-enum { LONG = 300001 };
+enum { LONG = 1100001 }; /* more than one thread takes of a tensor */
 static float long_values[LONG];
 static const uint16_t halves[2] = {0x3f80, 0xbf80};
 static const double doubles[1] = {0.1};
 static const char *const metadata[] = {"format", "pt", NULL};
-static int64_t pieces_left, pieces;
+static atomic_llong pieces_left, pieces;
 
 static dr_status give_piece(void *context, int64_t index, int64_t first, int64_t count, void *to) {
     const dr_tensor *tensors = context;
     size_t size = dr_dtype_size(tensors[index].dtype);
     pieces++;
-    if (pieces_left-- == 0) return DR_ERROR_DEVICE;
+    if (atomic_fetch_sub(&pieces_left, 1) == 0) return DR_ERROR_DEVICE;
     memcpy(to, (const char *)tensors[index].data + (size_t)first * size, (size_t)count * size);
     return DR_OK;
 }
@@ -44,9 +46,10 @@ static void test_pieces(void **state) {
     memcpy(without_data, tensors, sizeof tensors);
     for (int i = 0; i < 4; i++) without_data[i].data = NULL;
     for (int i = 0; i < LONG; i++) long_values[i] = (float)i;
-    memset(long_values + (1 << 17), 0, (LONG - (1 << 17)) * sizeof *long_values); /* whole pieces of zeros, too */
+    memset(long_values + (1 << 17), 0, (1 << 19) * sizeof *long_values); /* whole pieces of zeros, too */
     assert_int_equal(dr_safetensors_write(whole, 4, names, tensors, metadata), DR_OK);
-    pieces_left = INT64_MAX, pieces = 0;
+    pieces_left = INT64_MAX;
+    pieces = 0;
     assert_int_equal(dr_safetensors_write_from(path, 4, names, without_data, metadata, give_piece, (void *)tensors), DR_OK);
     assert_true(pieces >= 4); /* the long one is not given at once */
     assert_same_files(whole, path);

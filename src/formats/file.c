@@ -103,26 +103,38 @@ dr_status dr_file_write(dr_file *file, const void *data, size_t bytes) {
     return file->status;
 }
 
-dr_status dr_file_write_zeros(dr_file *file, size_t bytes) {
-    static const char zeros[4096];
-    if (file->status != DR_OK || bytes == 0) return file->status;
-    const off_t at = lseek(file->descriptor, 0, SEEK_CUR);
-    const bool reserved = at >= 0 && fallocate(file->descriptor, 0, at, (off_t)bytes) == 0;
-    if (reserved && lseek(file->descriptor, at + (off_t)bytes, SEEK_SET) >= 0) return DR_OK;
-    for (; bytes > 0 && file->status == DR_OK; bytes -= bytes < sizeof zeros ? bytes : sizeof zeros)
-        dr_file_write(file, zeros, bytes < sizeof zeros ? bytes : sizeof zeros);
-    return file->status;
-}
-
-dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes) {
+static dr_status write_at(const dr_file *file, int64_t offset, const void *data, size_t bytes) {
     const char *at = data;
-    while (bytes > 0 && file->status == DR_OK) {
+    while (bytes > 0) {
         ssize_t written = pwrite(file->descriptor, at, bytes, offset);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return fail_writing(file, "write");
+        if (written == 0) errno = ENOSPC;
+        if (written <= 0) return dr_fail(DR_ERROR_IO, "%s: cannot write: %s", file->name, dr_system_text(errno));
         at += written, offset += written;
         bytes -= (size_t)written;
     }
+    return DR_OK;
+}
+
+/* The disk begins with what was written while more is; what it makes of it, the sync at the end tells. */
+dr_status dr_file_write_at(const dr_file *file, int64_t offset, const void *data, size_t bytes) {
+    DR_TRY(write_at(file, offset, data, bytes));
+    sync_file_range(file->descriptor, offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    return DR_OK;
+}
+
+dr_status dr_file_zeros_at(const dr_file *file, int64_t offset, size_t bytes) {
+    static const char zeros[4096];
+    if (bytes == 0 || fallocate(file->descriptor, 0, offset, (off_t)bytes) == 0) return DR_OK;
+    for (size_t some; bytes > 0; bytes -= some, offset += (int64_t)some) {
+        some = bytes < sizeof zeros ? bytes : sizeof zeros;
+        DR_TRY(write_at(file, offset, zeros, some));
+    }
+    return DR_OK;
+}
+
+dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes) {
+    if (file->status == DR_OK) file->status = write_at(file, offset, data, bytes);
     return file->status;
 }
 

@@ -21,8 +21,10 @@ typedef struct {
  * own, and the last to finish has its file there. A link is followed; a device is written as it is. */
 DR_FOR_CHECK dr_status dr_file_create(const char *name, dr_file *file);
 DR_FOR_CHECK dr_status dr_file_write(dr_file *file, const void *data, size_t bytes);
-/* Writes zeros: where the file system can, by having it reserve the place for them. */
-dr_status dr_file_write_zeros(dr_file *file, size_t bytes);
+/* Bytes at an offset, which several threads may write at once; a failure does not stick. Zeros: where the file system can, by
+ * having it reserve the place for them. */
+dr_status dr_file_write_at(const dr_file *file, int64_t offset, const void *data, size_t bytes);
+dr_status dr_file_zeros_at(const dr_file *file, int64_t offset, size_t bytes);
 /* Writes over bytes that were written before, from `offset` on; what is written next goes behind the last as before. */
 dr_status dr_file_rewrite(dr_file *file, int64_t offset, const void *data, size_t bytes);
 /* Syncs and puts the file in its place, unless something failed since dr_file_create: then what had this name stays as it was.

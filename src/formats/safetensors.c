@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/memory.h"
+#include "base/tasks.h"
 #include "formats/file.h"
 #include "formats/json.h"
 
@@ -29,7 +30,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, ALIGNMENT = 8, LARGEST_ELEMENT = 8, PIECE_ELEMENTS = 1 << 17 };
+enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, ALIGNMENT = 8, LARGEST_ELEMENT = 8 };
+enum { PIECE_ELEMENTS = 1 << 17, SPAN_ELEMENTS = 8 * PIECE_ELEMENTS, WRITING_THREADS = 4 };
 
 static const char METADATA[] = "__metadata__";
 
@@ -428,7 +430,8 @@ static dr_status build_header(int64_t count, const char *const *names, const dr_
     return DR_OK;
 }
 
-static void write_header(dr_file *file, const char *text) {
+/* Returns where the data begin. */
+static int64_t write_header(dr_file *file, const char *text) {
     static const char spaces[ALIGNMENT] = "       ";
     size_t used = strlen(text), padding = (ALIGNMENT - used % ALIGNMENT) % ALIGNMENT;
     unsigned char length[LENGTH_BYTES];
@@ -436,44 +439,92 @@ static void write_header(dr_file *file, const char *text) {
     dr_file_write(file, length, sizeof length);
     dr_file_write(file, text, used);
     dr_file_write(file, spaces, padding);
+    return (int64_t)(LENGTH_BYTES + used + padding);
 }
 
 static bool is_zero(const char *bytes, size_t count) {
     return count > 0 && bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-/* Elements as they come from the caller's source, through one piece of memory; the first failure sticks to the file. */
-static void write_pieces(dr_file *file, int64_t index, const dr_tensor *tensor, dr_tensor_source source, void *context,
-                         void *piece) {
-    int64_t count = dr_tensor_count(tensor);
-    for (int64_t first = 0; first < count && file->status == DR_OK; first += PIECE_ELEMENTS) {
-        int64_t some = count - first < PIECE_ELEMENTS ? count - first : PIECE_ELEMENTS;
-        const size_t bytes = (size_t)some * dr_dtype_size(tensor->dtype);
-        file->status = source(context, index, first, some, piece);
-        if (file->status == DR_OK && is_zero(piece, bytes)) /* as the means of a run that begins are */
-            dr_file_write_zeros(file, bytes);
-        else
-            dr_file_write(file, piece, bytes);
+/* ---- writing what a source gives ------------------------------------------------------------------------------------ */
+
+/* A part of a tensor, which one thread writes a piece at a time. */
+typedef struct {
+    int64_t tensor, first, count;
+    int64_t offset; /* in the file */
+} span;
+
+typedef struct {
+    const dr_file *file;
+    const dr_tensor *tensors;
+    dr_tensor_source source;
+    void *context;
+    span *spans;
+} span_writing;
+
+static dr_status write_pieces(const span_writing *w, const span *s, void *piece) {
+    const size_t size = dr_dtype_size(w->tensors[s->tensor].dtype);
+    for (int64_t done = 0; done < s->count; done += PIECE_ELEMENTS) {
+        const int64_t some = s->count - done < PIECE_ELEMENTS ? s->count - done : PIECE_ELEMENTS;
+        const int64_t offset = s->offset + done * (int64_t)size;
+        const size_t bytes = (size_t)some * size;
+        DR_TRY(w->source(w->context, s->tensor, s->first + done, some, piece));
+        DR_TRY(is_zero(piece, bytes) ? dr_file_zeros_at(w->file, offset, bytes) /* as the means of a run that begins are */
+                                     : dr_file_write_at(w->file, offset, piece, bytes));
     }
+    return DR_OK;
+}
+
+static dr_status write_span(void *context, int64_t index) {
+    const span_writing *w = context;
+    const span *s = &w->spans[index];
+    void *piece = NULL;
+    DR_TRY(dr_allocate((size_t)PIECE_ELEMENTS * dr_dtype_size(w->tensors[s->tensor].dtype), "a piece of a tensor", &piece));
+    const dr_status status = write_pieces(w, s, piece);
+    dr_release(piece);
+    return status;
+}
+
+/* Fills in the spans of all tensors in the order of the file, from `offset` on, and returns how many; spans NULL: counts only.
+ */
+static int64_t make_spans(int64_t count, const dr_tensor *tensors, int64_t offset, span *spans) {
+    int64_t made = 0;
+    for (size_t size = LARGEST_ELEMENT; size > 0; size /= 2)
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t elements = dr_dtype_size(tensors[i].dtype) == size ? dr_tensor_count(&tensors[i]) : 0;
+            for (int64_t first = 0; first < elements; first += SPAN_ELEMENTS, made++) {
+                const int64_t some = elements - first < SPAN_ELEMENTS ? elements - first : SPAN_ELEMENTS;
+                if (spans) spans[made] = (span){i, first, some, offset};
+                offset += some * (int64_t)size;
+            }
+        }
+    return made;
+}
+
+static dr_status write_spans(const dr_file *file, int64_t offset, int64_t count, const dr_tensor *tensors,
+                             dr_tensor_source source, void *context) {
+    const int64_t spans = make_spans(count, tensors, 0, NULL);
+    void *memory = NULL;
+    if (spans == 0) return DR_OK;
+    DR_TRY(dr_allocate((size_t)spans * sizeof(span), "the parts of a file", &memory));
+    span_writing w = {file, tensors, source, context, memory};
+    make_spans(count, tensors, offset, w.spans);
+    const dr_status status = dr_run_tasks(WRITING_THREADS, spans, &w, write_span);
+    dr_release(memory);
+    return status;
 }
 
 /* text: the header. source: or NULL, and then the tensors have data. */
 static dr_status write_file(const char *file, const char *text, int64_t count, const dr_tensor *tensors,
                             dr_tensor_source source, void *context) {
-    void *piece = NULL;
-    if (source) DR_TRY(dr_allocate((size_t)PIECE_ELEMENTS * LARGEST_ELEMENT, "a piece of a tensor", &piece));
     dr_file out;
     dr_file_create(file, &out);
-    write_header(&out, text);
-    for (size_t size = LARGEST_ELEMENT; size > 0; size /= 2)
-        for (int64_t i = 0; i < count; i++) {
-            if (dr_dtype_size(tensors[i].dtype) != size) continue;
-            if (source)
-                write_pieces(&out, i, &tensors[i], source, context, piece);
-            else
+    const int64_t begin = write_header(&out, text);
+    if (source && out.status == DR_OK) out.status = write_spans(&out, begin, count, tensors, source, context);
+    for (size_t size = LARGEST_ELEMENT; size > 0 && !source; size /= 2)
+        for (int64_t i = 0; i < count; i++)
+            if (dr_dtype_size(tensors[i].dtype) == size)
                 dr_file_write(&out, tensors[i].data, (size_t)dr_tensor_count(&tensors[i]) * size);
-        }
-    dr_release(piece);
     return dr_file_finish(&out);
 }
 

@@ -45,7 +45,8 @@ int64_t dr_tensor_not_finite(const dr_tensor *tensor, int64_t first, int64_t cou
 dr_status dr_safetensors_write(const char *file, int64_t count, const char *const *names, const dr_tensor *tensors,
                                const char *const *metadata);
 
-/* Gives count elements of tensor index, from first on, in the tensor's type, aligned for it. */
+/* Gives count elements of tensor index, from first on, in the tensor's type, aligned for it. Several threads call it at once.
+ */
 typedef dr_status (*dr_tensor_source)(void *context, int64_t index, int64_t first, int64_t count, void *to);
 
 /* The same without the tensors' data, which source is asked for, some elements at a time: what is written need not be in host
