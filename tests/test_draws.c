@@ -6,6 +6,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -31,6 +33,24 @@ static void test_numbers_of_words(void **state) {
         double normal = sqrt(-2 * log(1 - unit(words + 2))) * cos(2 * acos(-1.0) * unit(words + 4));
         assert_true(fabs(dr_random_normal(&random) - normal) < 1e-14);
         assert_int_equal(random.drawn, 6);
+    }
+}
+
+/* Many at once are, bit for bit, those drawn one by one and rounded; how many makes no difference. */
+static void test_many_normals(void **state) {
+    (void)state;
+    enum { COUNT = 1 << 20, ODD = 301 };
+    static float many[COUNT];
+    const double scales[] = {0.02, 1, 3e-7};
+    for (uint64_t i = 0; i < 3; i++) {
+        dr_random random = dr_random_start(i, 5), one = random;
+        dr_random_normals(&random, scales[i], ODD, many);
+        dr_random_normals(&random, scales[i], COUNT - ODD, many + ODD);
+        assert_int_equal(random.drawn, 4 * (int64_t)COUNT);
+        for (int64_t at = 0; at < COUNT; at++) {
+            const float expected = (float)(scales[i] * dr_random_normal(&one));
+            if (memcmp(&expected, &many[at], sizeof expected) != 0) fail_msg("number %lld of stream %d", (long long)at, (int)i);
+        }
     }
 }
 
@@ -84,10 +104,8 @@ static void test_purposes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_of_words),
-        cmocka_unit_test(test_below),
-        cmocka_unit_test(test_seeds_and_streams),
-        cmocka_unit_test(test_purposes),
+        cmocka_unit_test(test_numbers_of_words),  cmocka_unit_test(test_many_normals), cmocka_unit_test(test_below),
+        cmocka_unit_test(test_seeds_and_streams), cmocka_unit_test(test_purposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -639,10 +639,14 @@ static void test_first_values_in_parts(void **state) {
     for (int kind = DR_INITIAL_NORMAL; kind <= DR_INITIAL_STEP; kind++) {
         const dr_initial initial = {(dr_initial_kind)kind, 0.5};
         double whole[COUNT], parts[COUNT];
+        float floats[COUNT];
         dr_initial_draw(&initial, 0.25, 3, "weight", COUNT, whole);
         dr_initial_draw_part(&initial, 0.25, 3, "weight", 0, CUT, parts);
         dr_initial_draw_part(&initial, 0.25, 3, "weight", CUT, COUNT - CUT, parts + CUT);
         assert_memory_equal(whole, parts, sizeof whole);
+        dr_initial_draw_floats(&initial, 0.25, 3, "weight", 0, CUT, floats);
+        dr_initial_draw_floats(&initial, 0.25, 3, "weight", CUT, COUNT - CUT, floats + CUT);
+        for (int i = 0; i < COUNT; i++) assert_true(floats[i] == (float)whole[i]);
     }
 }
 

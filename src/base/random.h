@@ -23,5 +23,8 @@ DR_FOR_CHECK double dr_random_uniform(dr_random *random);
 DR_FOR_CHECK uint64_t dr_random_below(dr_random *random, uint64_t bound);
 /* standard normal (Box-Muller, two words pairs a draw, nothing kept) */
 DR_FOR_CHECK double dr_random_normal(dr_random *random);
+/* count of them, each `scale` times that, as floats: the same bits as (float)(scale * dr_random_normal(random)), in half the
+ * time. A multiple of four words must have been drawn. */
+DR_FOR_CHECK void dr_random_normals(dr_random *random, double scale, int64_t count, float *to);
 
 #endif

@@ -264,7 +264,7 @@ static dr_status put(dr_model *model, int64_t index, const void *from) {
     return dr_model_put_rows(model, index, 0, parameter->count / parameter->shape[parameter->rank - 1], from);
 }
 
-enum { VALUES_OF_TASK = 1 << 16, VALUES_AT_ONCE = 1024, MOST_DRAWING_THREADS = 64 };
+enum { VALUES_OF_TASK = 1 << 16, MOST_DRAWING_THREADS = 64 };
 
 /* A parameter whose first values are drawn, some at a time. */
 typedef struct {
@@ -278,18 +278,12 @@ typedef struct {
 
 static dr_status draw_task(void *context, int64_t index) {
     const drawing *d = context;
-    const int64_t from = index * VALUES_OF_TASK, rest = d->parameter->count - from,
-                  end = from + (rest < VALUES_OF_TASK ? rest : VALUES_OF_TASK);
-    double values[VALUES_AT_ONCE];
-    for (int64_t first = from; first < end; first += VALUES_AT_ONCE) {
-        const int64_t count = end - first < VALUES_AT_ONCE ? end - first : VALUES_AT_ONCE;
-        dr_initial_draw_part(d->initial, d->range, d->seed, d->parameter->name, first, count, values);
-        for (int64_t i = 0; i < count; i++)
-            if (d->doubles)
-                ((double *)d->numbers)[first + i] = values[i];
-            else
-                ((float *)d->numbers)[first + i] = (float)values[i];
-    }
+    const int64_t first = index * VALUES_OF_TASK, left = d->parameter->count - first,
+                  count = left < VALUES_OF_TASK ? left : VALUES_OF_TASK;
+    if (d->doubles)
+        dr_initial_draw_part(d->initial, d->range, d->seed, d->parameter->name, first, count, (double *)d->numbers + first);
+    else
+        dr_initial_draw_floats(d->initial, d->range, d->seed, d->parameter->name, first, count, (float *)d->numbers + first);
     return DR_OK;
 }
 

@@ -128,6 +128,16 @@ void dr_initial_draw_part(const dr_initial *initial, double range, uint64_t seed
     for (int64_t i = 0; i < count; i++) values[i] = draw(initial, range, &random);
 }
 
+void dr_initial_draw_floats(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t first,
+                            int64_t count, float *values) {
+    dr_random random = dr_random_start(seed, hash(name));
+    random.drawn = (uint64_t)first * words_of(initial);
+    if (initial->kind == DR_INITIAL_NORMAL)
+        dr_random_normals(&random, range, count, values);
+    else
+        for (int64_t i = 0; i < count; i++) values[i] = (float)draw(initial, range, &random);
+}
+
 void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t count, double *values) {
     dr_initial_draw_part(initial, range, seed, name, 0, count, values);
 }

@@ -71,5 +71,8 @@ void dr_initial_draw(const dr_initial *initial, double range, uint64_t seed, con
 /* count of them from number `first` on, the same numbers. */
 void dr_initial_draw_part(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t first,
                           int64_t count, double *values);
+/* The same numbers as floats. */
+void dr_initial_draw_floats(const dr_initial *initial, double range, uint64_t seed, const char *name, int64_t first,
+                            int64_t count, float *values);
 
 #endif
