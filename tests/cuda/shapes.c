@@ -176,6 +176,9 @@ bool suite_shapes(gpu *g, fault *what) {
     shape_case late = {*dr_rule_find("eda"), short_seqlens, 128, 128, 1, AS_DRAWN, true, false};
     late.rule.row[0].undecayed = true;
     if (list) add(list, &late);
+    shape_case sum = {*dr_rule_find("kda"), short_seqlens, 128, 128, 1, AS_DRAWN, false, false};
+    sum.rule.row[0].read = DR_READ_KEY_PLUS_QUERY; /* a sum that is made before the chunks (engine/made.h) */
+    if (list) add(list, &sum);
     return list ? cases_are_right(g, list, what) : fault_is(what, "no memory for a list of cases");
 }
 

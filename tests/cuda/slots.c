@@ -301,5 +301,7 @@ bool suite_many(gpu *g, fault *what) {
     bool holds = true;
     for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++)
         holds = take_fixture(g, dr_rule_find(rules[n / 2]), types[n % 2], true, n / 4 != n % 2, n, what);
+    for (size_t n = 0; n < 4 && holds; n++) /* up to 64 channels of keys in every type, and 128 in fp16 */
+        holds = take_fixture(g, dr_rule_find("kda"), types[n < 3 ? n : 2], true, n < 3 ? 2 : 1, 20 + n, what);
     return holds;
 }

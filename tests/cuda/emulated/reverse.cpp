@@ -40,7 +40,8 @@ static void make_call(setting *s, const char *rule, int tokens, int processors, 
         NULL,
         NULL,
         NULL,
-        false};
+        false,
+        reverse_steps_fully(plan.rows)};
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
@@ -95,11 +96,15 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-/* groups: of columns, by warp groups; 0: by blocks. */
-static void check_rule(const char *rule, int tokens, int processors, int groups) {
-    check_case(rule, tokens, SIZE, [&] {
+/* groups: of columns, by warp groups; 0: by blocks. full: what rows take off a gradient goes through its product in two parts, as
+ * if they took full steps. */
+static void check_rule(const char *rule, int tokens, int processors, int groups, bool full = false) {
+    char name[32];
+    snprintf(name, sizeof name, "%s%s", rule, full ? " full" : "");
+    check_case(name, tokens, SIZE, [&] {
         setting s = {};
         make_call(&s, rule, tokens, processors, groups > 0);
+        s.reverse.full = full;
         check(groups == 0 || dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
         check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
                      (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
@@ -117,7 +122,8 @@ static void check_cut(setting *s) {
                   call.back.local,
                   call.back.between,
                   NULL,
-                  false};
+                  false,
+                  reverse_steps_fully(call.plan.rows)};
     check_orders([&](auto... how) { return run(s, how...); }, [&] { check_against_loops(s); },
                  (uint16_t *)call.d_o + (call.plan.length - 1) * HEADS * SIZE);
 }
@@ -175,6 +181,7 @@ int main() {
         check_rule(rule, 210, 64, 1);
         check_rule(rule, 150, 2, 2);
     }
+    for (const char *rule : {"gdn", "kda"}) check_rule(rule, 210, 64, 1, true);
     for (const char *rule : {"gdn", "qdelta", "gla"}) check_rule(rule, 150, 2, 0);
     check_late("gdn", 3 * 1024 + 40);
     check_trimmed("kda", 4 * 1024 + 40);
