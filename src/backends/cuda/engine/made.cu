@@ -262,48 +262,37 @@ static int64_t blocks_of(int64_t vectors) {
     return (vectors + MADE_VECTORS - 1) / MADE_VECTORS;
 }
 
+/* A kernel over the vectors of so many heads a token, in the storage type T. */
+#define MADE_LAUNCH(kernel, heads, ...)                                                                                        \
+    do {                                                                                                                       \
+        DR_CUDA_CHUNK_STORAGE(                                                                                                 \
+            storage, T,                                                                                                        \
+            DR_TRY(dr_cuda_launch(lead ? "lead_" #kernel : "make_" #kernel, kernel<T, MADE_CHANNELS, lead>,                    \
+                                  {blocks_of(made->tokens * (heads))}, MADE_THREADS, 0, stream, *rows, __VA_ARGS__)))          \
+    } while (0)
+
 template <bool lead>
 static dr_status launch_products(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    for (int i = 0; i < rows->products; i++) {
-        const int64_t blocks = blocks_of(made->tokens * heads_of(*rows, rows->product[i].by));
-        DR_CUDA_CHUNK_STORAGE(storage, T, {
-            DR_TRY(dr_cuda_launch(lead ? "lead_products" : "make_products", products<T, MADE_CHANNELS, lead>, {blocks},
-                                  MADE_THREADS, 0, stream, *rows, made->from, made->tokens, rows->product[i]));
-        });
-    }
+    for (int i = 0; i < rows->products; i++)
+        MADE_LAUNCH(products, heads_of(*rows, rows->product[i].by), made->from, made->tokens, rows->product[i]);
     return DR_OK;
 }
 
 template <bool lead>
 static dr_status launch_queries(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    if (!rows->query_made) return DR_OK;
-    DR_CUDA_CHUNK_STORAGE(storage, T, {
-        return (dr_cuda_launch(lead ? "lead_queries" : "make_queries", queries<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->key_heads)}, MADE_THREADS, 0, stream, *rows, made->from,
-                               made->tokens, made->d_correction));
-    });
+    if (rows->query_made) MADE_LAUNCH(queries, rows->key_heads, made->from, made->tokens, made->d_correction);
     return DR_OK;
 }
 
 template <bool lead>
 static dr_status launch_sums(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    if (!rows->sum_made) return DR_OK;
-    DR_CUDA_CHUNK_STORAGE(storage, T, {
-        return (dr_cuda_launch(lead ? "lead_sums" : "make_sums", sums<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->key_heads)}, MADE_THREADS, 0, stream, *rows, made->from,
-                               made->tokens));
-    });
+    if (rows->sum_made) MADE_LAUNCH(sums, rows->key_heads, made->from, made->tokens);
     return DR_OK;
 }
 
 template <bool lead>
 static dr_status launch_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    if (!rows->gains_made) return DR_OK;
-    DR_CUDA_CHUNK_STORAGE(storage, T, {
-        return (dr_cuda_launch(lead ? "lead_gains" : "make_gains", gains<T, MADE_CHANNELS, lead>,
-                               {blocks_of(made->tokens * rows->steps * rows->key_heads)}, MADE_THREADS, 0, stream, *rows,
-                               made->tokens));
-    });
+    if (rows->gains_made) MADE_LAUNCH(gains, rows->steps * rows->key_heads, made->tokens);
     return DR_OK;
 }
 
