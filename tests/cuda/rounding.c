@@ -122,9 +122,9 @@ static double updates_of(const problem *p) {
     return (double)of->layout.rows * (double)of->value_heads * (double)of->key_size * (double)of->value_size;
 }
 
-/* Neighbours of a problem: as many as give every tensor so many rows to be wrong in, and half as many where a loop takes
- * seconds and rows are tens of thousands. The plain loop's error in one number that a head has of a parameter is a draw around
- * zero: of six such draws the largest is below half of a seventh one in one case of fourteen, however right that one is. */
+/* Neighbours of a problem: as many as give every tensor so many rows to be wrong in, and half as many where a loop takes seconds
+ * and rows are tens of thousands. The plain loop's error in one number that a head has of a parameter is a draw around zero: the
+ * largest of three draws is below half of a fourth in one case of 15, of 24 in one of 2,500. */
 static int neighbours_of(const problem *p) {
     enum { LEAST = 6, ROWS = 24 };
     int64_t rows = ROWS / LEAST;
