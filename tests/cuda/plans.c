@@ -72,6 +72,7 @@ static tensors tensors_of(const dr_backend *backend, const problem *p, const dr_
     for (int64_t i = 0; i <= p->recurrence.layout.sequences; i++) t.narrow[i] = (int32_t)p->cu_seqlens[i];
     t.boundaries[2] = on_device(p->cu_seqlens, sizeof p->cu_seqlens);
     t.boundaries[3] = on_device(t.narrow, sizeof t.narrow);
+    if (cudaStreamSynchronize(NULL) != cudaSuccess) abort(); /* the call's stream does not wait for what fills memory */
     return t;
 }
 
@@ -181,8 +182,8 @@ static void *call_in_turn(void *context) {
         const size_t at = first_difference(&c->want[i], &got);
         if (!c->wrong[0] && status != DR_OK) snprintf(c->wrong, sizeof c->wrong, "%s", dr_last_error());
         if (!c->wrong[0] && at < got.count)
-            snprintf(c->wrong, sizeof c->wrong, "byte %zu of %zu (saved from %zu on) differs", at, got.count,
-                     got.count - c->memory.saved);
+            snprintf(c->wrong, sizeof c->wrong, "byte %zu of %zu (saved from %zu on) is %02x for %02x", at, got.count,
+                     got.count - c->memory.saved, (unsigned char)got.bytes[at], (unsigned char)c->want[i].bytes[at]);
         free(got.bytes);
         tensors_free(c->backend, &t);
     }

@@ -122,19 +122,21 @@ static double updates_of(const problem *p) {
     return (double)of->layout.rows * (double)of->value_heads * (double)of->key_size * (double)of->value_size;
 }
 
-/* Neighbours of a problem: as many as give every tensor so many rows to be wrong in, and half as many where a loop takes seconds
- * and rows are tens of thousands. The plain loop's error in one number that a head has of a parameter is a draw around zero: the
+/* Neighbours of a problem: 24 where a loop takes milliseconds, fewer where it takes a second or seconds and rows are thousands,
+ * but so many that every tensor has 24 rows to be wrong in. The plain loop's error in a number is a draw around zero: the
  * largest of three draws is below half of a fourth in one case of 15, of 24 in one of 2,500. */
 static int neighbours_of(const problem *p) {
-    enum { LEAST = 6, ROWS = 24 };
-    int64_t rows = ROWS / LEAST;
-    if (updates_of(p) > 0x1p29) return LEAST / 2;
+    enum { MOST = 24, SOME = 6, FEW = 3 };
+    const double updates = updates_of(p);
+    int64_t rows = MOST / SOME;
+    if (updates <= 0x1p24) return MOST;
+    if (updates > 0x1p29) return FEW;
     for (int i = 0; i < DR_INPUTS; i++) {
         if (p->input_count[i] == 0) continue;
         const int64_t of = p->input_count[i] / dr_recurrence_input_form(&p->recurrence, (dr_input)i).size;
         if (of < rows) rows = of;
     }
-    return (int)(ROWS / rows);
+    return (int)(MOST / rows);
 }
 
 bool plain_loops(gpu *g, int type, const problem *p, int moves, dr_random *random, plain_loop *take, void *context,

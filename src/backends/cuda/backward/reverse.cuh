@@ -20,8 +20,8 @@ typedef struct {
  * chunk after chunk, and dY rounded once would leave more of it than a plain loop's rounding does. */
 static inline bool reverse_steps_fully(const dr_cuda_rows &rows) {
     for (int i = 0; i < rows.kinds; i++) {
-        const dr_cuda_row &row = rows.row[i];
-        if (row.reads == DR_READS_TIED && (row.formula == DR_GAIN_ONE || row.formula == DR_GAIN_NORMALIZED)) return true;
+        const dr_gain formula = rows.gains_made ? rows.gains_from : rows.row[i].formula;
+        if (rows.row[i].reads == DR_READS_TIED && (formula == DR_GAIN_ONE || formula == DR_GAIN_NORMALIZED)) return true;
     }
     return false;
 }
