@@ -261,7 +261,7 @@ static bool wide_is_right(gpu *own, uint64_t n, void *context, fault *what) {
 /* ---- full steps ---------------------------------------------------------------------------------------------------------- */
 
 /* Gains of one and of 1 / (k . k), along keys near one direction: what each step takes off, the ones before have left little of
- * (reverse_steps_fully). */
+ * (dr_cuda_rows_step_fully). */
 static const char *const stepping[] = {"delta_net", "gdn", "kda"};
 static const int64_t step_sizes[][2] = {{64, 64}, {128, 128}, {128, 64}, {256, 256}};
 enum { STEPPING = sizeof stepping / sizeof *stepping, STEP_SIZES = sizeof step_sizes / sizeof *step_sizes };

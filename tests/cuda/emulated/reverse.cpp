@@ -41,7 +41,7 @@ static void make_call(setting *s, const char *rule, int tokens, int processors, 
         NULL,
         NULL,
         false,
-        reverse_steps_fully(plan.rows)};
+        dr_cuda_rows_step_fully(&plan.rows)};
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
@@ -123,7 +123,7 @@ static void check_cut(setting *s) {
                   call.back.between,
                   NULL,
                   false,
-                  reverse_steps_fully(call.plan.rows)};
+                  dr_cuda_rows_step_fully(&call.plan.rows)};
     check_orders([&](auto... how) { return run(s, how...); }, [&] { check_against_loops(s); },
                  (uint16_t *)call.d_o + (call.plan.length - 1) * HEADS * SIZE);
 }

@@ -14,6 +14,7 @@
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/rows/rows_make.h"
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
@@ -247,7 +248,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_st
                                   call->back.between,
                                   call->back.passage,
                                   false,
-                                  reverse_steps_fully(call->plan.rows)};
+                                  dr_cuda_rows_step_fully(&call->plan.rows)};
     DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
         if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
         if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);

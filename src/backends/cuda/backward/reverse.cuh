@@ -13,18 +13,8 @@ typedef struct {
     float *between; /* after a part, likewise */
     float *passage; /* of parts, where rows read nothing: their decays */
     bool summary;   /* local, and nothing else */
-    bool full;      /* rows take full steps: diag(c) dY goes through its product with R~ in two parts of 16 bits */
+    bool full;      /* dr_cuda_rows_step_fully: diag(c) dY goes through its product with R~ in two parts of 16 bits */
 } reverse_call;
-
-/* Whether a row takes off all that the key it writes reads. The gradient of the state then loses what dY has along that key,
- * chunk after chunk, and dY rounded once would leave more of it than a plain loop's rounding does. */
-static inline bool reverse_steps_fully(const dr_cuda_rows &rows) {
-    for (int i = 0; i < rows.kinds; i++) {
-        const dr_gain formula = rows.gains_made ? rows.gains_from : rows.row[i].formula;
-        if (rows.row[i].reads == DR_READS_TIED && (formula == DR_GAIN_ONE || formula == DR_GAIN_NORMALIZED)) return true;
-    }
-    return false;
-}
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */
 

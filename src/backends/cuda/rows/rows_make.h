@@ -15,6 +15,10 @@ dr_status dr_cuda_rule_check(const dr_rule *rule);
 /* Whether kernels that round to 16 bits between stages would cost the rule more than twice what 16-bit inputs cost it. */
 bool dr_cuda_rule_widens(const dr_rule *rule);
 
+/* Whether a row takes off all that the key it writes reads. The gradient of the state then loses what dY has along that key,
+ * chunk after chunk, and dY rounded once would leave more of it than a plain loop's rounding does. */
+bool dr_cuda_rows_step_fully(const dr_cuda_rows *rows);
+
 /* The rule's traits, in rows whose `group` is set and whose other traits are zeros. */
 void dr_cuda_rows_traits(const dr_rule *rule, dr_cuda_rows *rows);
 

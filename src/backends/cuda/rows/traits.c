@@ -344,6 +344,14 @@ static bool steps_fully(const dr_rule *rule, const dr_cuda_row *row, int readers
     return (tied && rule->scan != DR_SCAN_NONE) || (full && readers > 1);
 }
 
+bool dr_cuda_rows_step_fully(const dr_cuda_rows *rows) {
+    for (int i = 0; i < rows->kinds; i++) {
+        const dr_gain formula = rows->gains_made ? rows->gains_from : rows->row[i].formula;
+        if (rows->row[i].reads == DR_READS_TIED && (formula == DR_GAIN_ONE || formula == DR_GAIN_NORMALIZED)) return true;
+    }
+    return false;
+}
+
 bool dr_cuda_rule_widens(const dr_rule *rule) {
     if (rule->normalizer != DR_NORMALIZER_NONE) return true;
     int readers = 0;
