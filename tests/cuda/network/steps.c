@@ -30,7 +30,8 @@ CASE(few_rows) {
                    .in = 8 * draw_between(t, 1, 170),
                    .out = draw_width(t, 90),
                    .computed = draw_flip(t)};
-    if (round % 4 > 1 && draw_flip(t)) l.in = 8 * draw_between(t, 1, 20), l.out = 2048 * draw_between(t, 1, 2) + 4 * l.out;
+    if (round % 4 > 1 && draw_flip(t)) /* blocks of more rows of weights */
+        l.rows = from, l.in = 8 * draw_between(t, 1, 20), l.out = 2048 * draw_between(t, 1, 2) + 4 * l.out;
     if (t->tested->storage != DR_BF16) return;
     check_call(t, &(call){.name = "linear of few rows",
                           .descriptor = &l,
