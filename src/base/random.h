@@ -25,6 +25,6 @@ DR_FOR_CHECK uint64_t dr_random_below(dr_random *random, uint64_t bound);
 DR_FOR_CHECK double dr_random_normal(dr_random *random);
 /* count of them, each `scale` times that, as floats: the same bits as (float)(scale * dr_random_normal(random)), in half the
  * time. A multiple of four words must have been drawn. */
-DR_FOR_CHECK void dr_random_normals(dr_random *random, double scale, int64_t count, float *to);
+void dr_random_normals(dr_random *random, double scale, int64_t count, float *to);
 
 #endif

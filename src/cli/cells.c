@@ -188,13 +188,18 @@ static const char *last_line(job *of) {
     return line ? line + 1 : of->tail;
 }
 
-/* Why a command failed: what it said last, or how it ended where it said nothing. */
+/* Why a command failed: what it said last, or how it ended where it said nothing. What a signal ended did not say why: its last
+ * line is one of its progress. */
 static void why(job *of, int how, char *text, size_t size) {
     const char *said = last_line(of);
-    if (*said)
+    if (WIFSIGNALED(how)) {
+        const int signal = WTERMSIG(how);
+        if (*said)
+            snprintf(text, size, "it ended by signal %d, %s; it had said: %.200s", signal, strsignal(signal), said);
+        else
+            snprintf(text, size, "it said nothing and ended by signal %d, %s", signal, strsignal(signal));
+    } else if (*said)
         snprintf(text, size, "%s", said);
-    else if (WIFSIGNALED(how))
-        snprintf(text, size, "it said nothing and ended by signal %d, %s", WTERMSIG(how), strsignal(WTERMSIG(how)));
     else
         snprintf(text, size, "it said nothing and ended with status %d", WEXITSTATUS(how));
 }
