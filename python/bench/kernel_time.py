@@ -18,9 +18,11 @@ import torch
 import deltarule
 from deltarule.__main__ import _command
 
+LOG_DECAY = -0.05  # of every token on both ways: kernels cut sequences where decays forget
+
 
 def operands(rule, asked):
-    """Inputs as of a layer's first steps."""
+    """Leaves on the GPU, vectors in bfloat16."""
     shapes = deltarule.Rule(rule).shapes(B=asked.sequences, T=asked.tokens, H=asked.heads, K=asked.size, V=asked.size)
     made = {}
     for name, vector in zip(deltarule.Rule(rule).inputs, deltarule.Rule(rule).vectors):
@@ -28,7 +30,7 @@ def operands(rule, asked):
         if vector:
             x = torch.nn.functional.normalize(x, dim=-1).bfloat16()
         else:
-            x = -0.05 * torch.rand_like(x) if "decay" in name else torch.rand_like(x)
+            x = torch.full_like(x, LOG_DECAY) if "decay" in name else torch.rand_like(x)
         made[name] = x.requires_grad_()
     return made
 
@@ -58,7 +60,7 @@ def from_c(rule, asked):
     """Medians of a forward and of both, in microseconds."""
     told = subprocess.run([_command(), "bench", "op", "--rule", rule, "--backend", "cuda", "--dtype", "bf16", "--tokens", str(asked.tokens),
                            "--sequences", str(asked.sequences), "--heads", str(asked.heads), "--head-size", str(asked.size),
-                           "--repeats", str(asked.repeats), "--json"], check=True, capture_output=True, text=True).stdout
+                           "--repeats", str(asked.repeats), "--log-decay", str(LOG_DECAY), "--json"], check=True, capture_output=True, text=True).stdout
     found = json.loads(told.splitlines()[0])
     return [1e6 * found[name]["seconds"] for name in ("forward", "forward_backward")]
 

@@ -208,7 +208,7 @@ def test_flash_linear_attention_names():
 def test_one_token_keeps_little(rule, monkeypatch):
     """As decoding with gradients on does: near what chunks give, and nothing is kept for the backward but inputs and states."""
     function = {"gdn": ours.chunk_gated_delta_rule, "kda": ours.chunk_kda}[rule]
-    x = dict(zip(("q", "k", "v", "g", "beta"), cuda(tensors(rule, B=4, T=1, H=2, HV=2, K=64, V=128), torch.bfloat16, rule).values()))
+    x = dict(zip(("q", "k", "v", "g", "beta"), cuda(tensors(rule, B=4, T=1, H=2, HV=2, K=64, V=128), rule=rule).values()))
     x["g"] = torch.randn_like(x["g"])
     forms = {"use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "A_log": torch.randn(2, device="cuda"),
              "use_beta_sigmoid_in_kernel": True}
@@ -220,4 +220,4 @@ def test_one_token_keeps_little(rule, monkeypatch):
         assert o.grad_fn.saved_tensors[0] is None
         (o.float().square().sum() + last.square().sum()).backward()
         found.append([o.detach(), last.detach(), *[one.grad for one in leaves.values()]])
-    assert all(error(one.cpu().float(), other.cpu().double()) < 3e-2 for one, other in zip(*found))
+    assert all(error(one.cpu(), other.cpu().double()) < 1e-3 for one, other in zip(*found))
