@@ -96,8 +96,8 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-/* groups: of columns, by warp groups; 0: by blocks. full: what rows take off a gradient goes through its product in two parts, as
- * if they took full steps. */
+/* groups: of columns, by warp groups; 0: by blocks. full: what rows take off a gradient goes through its product in two parts,
+ * as if they took full steps. */
 static void check_rule(const char *rule, int tokens, int processors, int groups, bool full = false) {
     char name[32];
     snprintf(name, sizeof name, "%s%s", rule, full ? " full" : "");
