@@ -188,8 +188,8 @@ static const char *last_line(job *of) {
     return line ? line + 1 : of->tail;
 }
 
-/* Why a command failed: what it said last, or how it ended where it said nothing. What a signal ended did not say why: its last
- * line is one of its progress. */
+/* Why a command failed. A command that ended by itself is told by its last line, or by its status where it printed nothing. A
+ * command that a signal ended is told by the signal, too, since its last line is one of its progress. */
 static void why(job *of, int how, char *text, size_t size) {
     const char *said = last_line(of);
     if (WIFSIGNALED(how)) {

@@ -1,9 +1,10 @@
 /* Products of many rows of up to 128 columns with weights and a bias: y [rows, out] = x [rows, in] W [out, in]^T + bias, bf16,
- * the second of the two matrices of which a gate may be made. What bounds them is writing y once. A block makes a tile of 128 x
- * 128 of it from whole rows of x and W, each of its eight warps 32 rows and 64 columns; the bias is added before the sum is
- * rounded. */
+ * as the second matrix of a gate that is made by two. The time to write y bounds them. A block computes a tile of y, 128 rows
+ * and 128 columns, from whole rows of x and W; each of its eight warps computes 32 rows and 64 columns. The bias is added
+ * before the sum is rounded. */
 #include "backends/cuda/network/shallow_product.h"
 
+#include "backends/cuda/device/fragments.cuh"
 #include "backends/cuda/network/vectors.cuh"
 
 enum { THREADS = 256, TILE = 128, DEPTH = 128, PITCH = DEPTH + 8, CHUNK = 8, LEAST_ROWS = 1024 };
@@ -26,13 +27,6 @@ static __device__ void load_tile(unsigned to, const word *from, int64_t row, int
         const bool there = first + r < rows && column < in;
         dr_copy_async(to + (unsigned)(r * PITCH + column) * 2, there ? from + (first + r) * row + column : from, there);
     }
-}
-
-static __device__ unsigned pair_of(float x, float y) {
-    const word pair[2] = {dr_from_float<word>(x), dr_from_float<word>(y)};
-    unsigned bits;
-    memcpy(&bits, pair, sizeof bits);
-    return bits;
 }
 
 static __global__ void __launch_bounds__(THREADS, 2) shallow_product(const __grid_constant__ shallow p) {
@@ -82,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS, 2) shallow_product(const __gri
                     more[0] += dr_to_float(from[0]), more[1] += dr_to_float(from[1]);
                 }
                 *(unsigned *)(void *)(shared + (r * PITCH + at) * 2) =
-                    pair_of(c[m][n][2 * h] + more[0], c[m][n][2 * h + 1] + more[1]);
+                    dr_pack(word(), c[m][n][2 * h] + more[0], c[m][n][2 * h + 1] + more[1]);
             }
     }
     __syncthreads();
