@@ -22,3 +22,8 @@ foreach(test IN LISTS tests)
     set_property(TEST ${test} APPEND PROPERTY LABELS short)
   endif()
 endforeach()
+foreach(test cuda_emulated_scan cuda_emulated_network cuda_emulated_reverse) # a minute and more each: they begin first
+  if(test IN_LIST tests)
+    set_property(TEST ${test} PROPERTY COST 900)
+  endif()
+endforeach()

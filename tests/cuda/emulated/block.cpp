@@ -17,16 +17,21 @@ grid_manner manner;
 uint3 thread_index, block_index, block_count, block_size;
 alignas(1024) thread_local char shared[SHARED_SIZE];
 
-enum { MOST_THREADS = 1024, WARPS = MOST_THREADS / 32, STACK = 64 * 1024, BARRIERS = 16 };
+enum { MOST_THREADS = 1024, WARPS = MOST_THREADS / 32, STACK = 16 * 1024, STACK_END = 64, BARRIERS = 16 };
 
 typedef struct {
     ucontext_t context; /* it begins there */
     jmp_buf place;      /* where it has given its turn away */
     std::vector<char> stack;
+    bool begun;
+} fiber;
+
+/* What is looked at to find whose turn it is, apart from the rest of a fiber, which is large. */
+typedef struct {
     const uint32_t *turns; /* waits until these have another parity than `turn`; NULL: for nothing */
     uint32_t turn;
-    bool begun, done;
-} fiber;
+    bool done;
+} state;
 
 typedef struct {
     unsigned arrived, threads;
@@ -58,6 +63,7 @@ typedef struct {
 } copy;
 
 static fiber fibers[MOST_THREADS];
+static state states[MOST_THREADS]; /* of the fibers */
 static warp warps[WARPS];
 static barrier barriers[BARRIERS];
 static std::deque<copy> copies;
@@ -74,17 +80,17 @@ void grid_fail(const char *sentence) {
 
 /* ---- a grid ------------------------------------------------------------------------------------------------------------- */
 
-static bool has_to_wait(const fiber &f) {
-    return f.turns && (*f.turns & 1) == (f.turn & 1);
+static bool has_to_wait(const state &s) {
+    return s.turns && (*s.turns & 1) == (s.turn & 1);
 }
 
 /* Waits until what is counted in `turns` has another parity than `turn`. */
 static void wait_for(const uint32_t *turns, uint32_t turn) {
-    fiber *f = &fibers[thread_index.x];
-    f->turns = turns;
-    f->turn = turn;
-    if (has_to_wait(*f) && !_setjmp(f->place)) _longjmp(scheduler, 1);
-    f->turns = NULL;
+    state *s = &states[thread_index.x];
+    s->turns = turns;
+    s->turn = turn;
+    if (has_to_wait(*s) && !_setjmp(fibers[thread_index.x].place)) _longjmp(scheduler, 1);
+    s->turns = NULL;
 }
 
 /* Returns when the fiber waits or is done. (Functions that call _setjmp are not inlined.) */
@@ -97,16 +103,18 @@ static void give_turn(fiber *f) {
 
 static void take_thread() {
     entry();
-    fibers[thread_index.x].done = true;
+    for (int i = 0; i < STACK_END; i++)
+        if (fibers[thread_index.x].stack[i] != (char)manner.fill) grid_fail("the stack of a thread is too small (STACK)");
+    states[thread_index.x].done = true;
     unfinished_threads--;
     _longjmp(scheduler, 1);
 }
 
 static void begin_thread(fiber *f) {
+    if (f->stack.empty()) getcontext(&f->context); /* once: it asks the system for the mask of signals */
     f->stack.assign(STACK, (char)manner.fill);
-    f->turns = NULL;
-    f->begun = f->done = false;
-    getcontext(&f->context);
+    states[f - fibers] = {};
+    f->begun = false;
     f->context.uc_stack.ss_sp = f->stack.data();
     f->context.uc_stack.ss_size = STACK;
     makecontext(&f->context, take_thread, 0);
@@ -155,7 +163,7 @@ static void block_run(const std::vector<unsigned> &order) {
         bool some = false;
         if (manner.seed) draw_rests();
         for (unsigned thread : order) {
-            if (fibers[thread].done || has_to_wait(fibers[thread])) continue;
+            if (states[thread].done || has_to_wait(states[thread])) continue;
             some = true;
             if (warps[thread / 32].rests) continue;
             thread_index = {thread, 0, 0};
@@ -367,7 +375,7 @@ typedef struct {
 static void multiply(const warp_product &p) {
     const product &first = p.lane[0];
     const int contracted = first.tf32 ? 8 : 16, columns = first.columns * 8;
-    float a[16][16], b[16][128], sum[128];
+    static float a[16][16], b[16][128], sum[128]; /* stacks of threads are small */
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < contracted; k++) {
             const unsigned word = first.a ? p.a[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] : 0;
@@ -389,7 +397,7 @@ void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_ti
                     bool add, bool tf32) {
     product mine = {c, columns, a, a_tile, b, turned, along, add, tf32};
     warp_meet(WARP_MULTIPLY, &mine, [](void **lanes) {
-        warp_product p;
+        static warp_product p;
         p.warp = (int)(thread_index.x / 32 % 4);
         for (int l = 0; l < 32; l++) {
             p.lane[l] = *(product *)lanes[l];
@@ -399,7 +407,7 @@ void group_multiply(float (*c)[4], int columns, const unsigned *a, uint64_t a_ti
             if (x.a) memcpy(p.a[l], x.a, sizeof p.a[l]);
         }
         if (manner.late)
-            own_warp()->open.push_back([p] { multiply(p); });
+            own_warp()->open.push_back([p = p] { multiply(p); });
         else
             multiply(p);
     });
