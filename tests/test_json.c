@@ -91,14 +91,26 @@ static void test_json_numbers_too_large(void **state) {
     (void)state;
     static const char text[] =
         "{\"a\": 1000000000000000019884624838656,\"b\":[1e999,-1E+400, 1.5e308], \"c\": 9223372036854775808, "
-        "\"d\": 9223372036854775807,\"e\":-9223372036854775808, \"f\": \"1e999\", \"g\": 1e-999}";
+        "\"d\": 9223372036854775807,\"e\":-9223372036854775808, \"f\": \"1e999\", \"g\": 1e-999, "
+        "\"h\": {\"n\": 1e999, \"nan\": NaN, \"text\": \"1e999x\", \"long\": 11111111111111111111111111111111111111111}}";
     json_t *object = NULL;
     int64_t number = 3;
+    double real = 0;
+    char found[96];
     if (dr_json_parse_lenient(text, strlen(text), "c.json", &object) != DR_OK) fail_msg("%s", dr_last_error());
     assert_string_equal(json_string_value(json_object_get(object, "a")), "1000000000000000019884624838656");
     assert_string_equal(json_string_value(json_array_get(json_object_get(object, "b"), 1)), "-1E+400");
     assert_true(json_is_real(json_array_get(json_object_get(object, "b"), 2)));
     assert_int_equal(dr_json_integer(object, "c", 0, INT64_MAX, &number), DR_ERROR_FORMAT);
+    assert_says("\"c\" is the number 9223372036854775808: it is too large");
+    assert_int_equal(dr_json_real(json_object_get(object, "h"), "n", -1, 1, &real), DR_ERROR_FORMAT);
+    assert_says("\"n\" is the number 1e999: it is too large");
+    assert_int_equal(dr_json_integer(json_object_get(object, "h"), "nan", 0, 1, &number), DR_ERROR_FORMAT);
+    assert_says("\"nan\" must be an integer, not the number NaN");
+    assert_int_equal(dr_json_integer(json_object_get(object, "h"), "text", 0, 1, &number), DR_ERROR_FORMAT);
+    assert_says("\"text\" must be an integer, not the string \"1e999x\"");
+    dr_json_describe(json_object_get(json_object_get(object, "h"), "long"), found, sizeof found);
+    assert_string_equal(found, "the number 1111111111111111111111111111111111111111..");
     assert_int_equal(dr_json_integer(object, "d", 0, INT64_MAX, &number), DR_OK);
     assert_true(number == INT64_MAX);
     assert_int_equal(dr_json_integer(object, "e", INT64_MIN, 0, &number), DR_OK);

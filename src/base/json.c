@@ -229,6 +229,13 @@ char *dr_json_format_lenient(const json_t *object, size_t flags) {
     return text;
 }
 
+/* Whether dr_json_parse_lenient has made a string of it: a number that is too large, or the word for one that is not finite. */
+static bool was_number(const json_t *value) {
+    const char *text = json_string_value(value);
+    const size_t length = json_string_length(value);
+    return length > 0 && word_at(text, text + length) == length;
+}
+
 void dr_json_describe(const json_t *value, char *text, size_t size) {
     char number[DR_NUMBER_SIZE];
     if (!value) {
@@ -243,7 +250,10 @@ void dr_json_describe(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "an array");
         break;
     case JSON_STRING:
-        snprintf(text, size, "the string \"%.40s\"", json_string_value(value));
+        if (was_number(value))
+            snprintf(text, size, "the number %.40s%s", json_string_value(value), json_string_length(value) > 40 ? ".." : "");
+        else
+            snprintf(text, size, "the string \"%.40s\"", json_string_value(value));
         break;
     case JSON_INTEGER:
         snprintf(text, size, "the integer %" JSON_INTEGER_FORMAT, json_integer_value(value));
@@ -272,7 +282,10 @@ static const json_t *value_of(const json_t *object, const char *key) {
 
 static dr_status wrong_type(const char *key, const char *wanted, const json_t *value) {
     char found[96];
+    double number;
     dr_json_describe(value, found, sizeof found);
+    if (was_number(value) && !as_number(value, &number))
+        return dr_fail(DR_ERROR_FORMAT, "\"%s\" is %s: it is too large", key, found);
     return dr_fail(DR_ERROR_FORMAT, "\"%s\" must be %s, not %s", key, wanted, found);
 }
 

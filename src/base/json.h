@@ -17,7 +17,8 @@ DR_FOR_CHECK dr_status dr_json_parse(const char *text, size_t length, const char
 
 /* The same of a text as other programs write it: a byte order mark before it is passed over, and NaN, Infinity and -Infinity
  * outside of strings, which JSON does not have, become the strings of these words. dr_json_real takes those as numbers, so that
- * a range decides whether they will do. Numbers that no int64 or double holds become strings too, which no key takes. */
+ * a range decides whether they will do. Numbers that no int64 or double holds become strings too, which no key takes;
+ * messages call all of these numbers. */
 dr_status dr_json_parse_lenient(const char *text, size_t length, const char *source, json_t **object);
 
 /* A line of a data set, which must be one object: strings may have zero bytes in them, and whole numbers that are too large are

@@ -26,14 +26,27 @@ void cli_prompts_release(cli_prompts *prompts) {
     *prompts = (cli_prompts){0};
 }
 
-/* "1 2 3", blanks or commas between. */
+/* To the next id of "1 2, 3". Returns how many commas stand before it. */
+static int skip_between(const char **at) {
+    int commas = 0;
+    for (; **at && strchr(" ,\t\n", **at); (*at)++) commas += **at == ',';
+    return commas;
+}
+
+/* "1 2 3" or "1,2,3": blanks or one comma between. */
 static int read_ids(const cli_command *command, const char *text, cli_prompts *prompts) {
     const size_t most = strlen(text) / 2 + 1;
     int32_t *ids = calloc(most, sizeof *ids);
     int64_t count = 0;
     if (!ids) return out_of_memory(command);
     prompts->ids[prompts->count] = ids;
-    for (const char *at = text; *(at += strspn(at, " ,\t\n"));) {
+    for (const char *at = text;;) {
+        const int commas = skip_between(&at);
+        if (commas > (*at && count > 0)) {
+            prompts->count++;
+            return cli_usage(command, "--prompt-ids: '%s' has a comma with no id beside it: give \"1 2 3\" or \"1,2,3\"", text);
+        }
+        if (!*at) break;
         const size_t length = strcspn(at, " ,\t\n");
         char number[32];
         int64_t id = -1;

@@ -86,6 +86,9 @@ done
 expect 2 'leave one out' "$deltarule" generate --model run --prompt a --prompt-file prompt
 expect 2 'leave one out' "$deltarule" generate --model run --prompt-ids 1 --prompts prompt
 expect 2 "'x' is no token id" "$deltarule" generate --model run --prompt-ids '1 x'
+for ids in '1,2,,3' ',1' '1,' '1 , , 2' ','; do
+    expect 2 "'$ids' has a comma with no id beside it" "$deltarule" generate --model run --prompt-ids "$ids"
+done
 expect 2 'token 2 of prompt 1 is 300: ids are from 0 to 256' "$deltarule" generate --model run --prompt-ids '256 300'
 [ ! -s stdout ] || fail 'a prompt that is refused is printed'
 expect 2 'it must be ID=X' "$deltarule" generate --model run --logit-bias 3:1
@@ -111,6 +114,7 @@ cp stdout together
 expect 0 '' "$deltarule" generate --model run --prompts prompts --samples 2 --tokens 40 --seed 4 --json --logprobs 1 --at-once 1 --threads 1
 [ "$(head -4 stdout)" = "$(head -4 together)" ] || fail 'a text depends on what is made beside it'
 expect 0 'line' "$deltarule" generate --model run --prompt-ids '256 108 105 110 101' --tokens 20 --temperature 0
+expect 0 'line' "$deltarule" generate --model run --prompt-ids '256,108, 105 ,110 101' --tokens 20 --temperature 0
 grep -q 'tokens, [0-9.]* a second; first token after [0-9.]* s; made: 20 tokens, [0-9.]* a second' stderr || fail 'no speeds'
 expect 1 'it is a folder' "$deltarule" generate --model run --prompt-file corpus
 expect 1 'and bytes have 257' "$deltarule" generate --model recall --prompt a
