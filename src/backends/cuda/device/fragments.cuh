@@ -71,19 +71,28 @@ static __device__ inline void dr_product(float (&c)[4], const dr_operand_a<T> &a
     dr_multiply(T(), c, a.x, b.x[0], b.x[1]);
 }
 
-/* The matrix units cut sums off rather than round them. A state that is added to for thousands of tokens would lose half a unit
- * of its last place each time, always to the same side, so C is added to in ordinary arithmetic. */
 template <>
 __device__ inline void dr_product<float>(float (&c)[4], const dr_operand_a<float> &a, const dr_operand_b<float> &b) {
-    float sum[4] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        dr_multiply_tf32(sum, a.high[i], b.low[i][0], b.low[i][1]);
-        dr_multiply_tf32(sum, a.low[i], b.high[i][0], b.high[i][1]);
-        dr_multiply_tf32(sum, a.high[i], b.high[i][0], b.high[i][1]);
+        dr_multiply_tf32(c, a.high[i], b.low[i][0], b.low[i][1]);
+        dr_multiply_tf32(c, a.low[i], b.high[i][0], b.high[i][1]);
+        dr_multiply_tf32(c, a.high[i], b.high[i][0], b.high[i][1]);
     }
+}
+
+/* Onto a state. The matrix units cut sums off rather than round them: a state that is added to for thousands of tokens would
+ * lose half a unit of its last place each time, always to the same side. So float32 is added in ordinary arithmetic here. */
+template <typename T>
+static __device__ inline void dr_product_onto(float (&state)[4], const dr_operand_a<T> &a, const dr_operand_b<T> &b) {
+    if constexpr (sizeof(T) == 4) {
+        float sum[4] = {};
+        dr_product<T>(sum, a, b);
 #pragma unroll
-    for (int i = 0; i < 4; i++) c[i] += sum[i];
+        for (int i = 0; i < 4; i++) state[i] += sum[i];
+    } else {
+        dr_product<T>(state, a, b);
+    }
 }
 
 /* ---- operand A ------------------------------------------------------------------------------------------------------- */
