@@ -336,19 +336,15 @@ static bool depends_on_squash(const dr_rule *rule, const dr_cuda_row *row) {
     return row->write == DR_SOURCE_SQUASHED && (rule->decay == DR_DECAY_NONE || row->gains == DR_GAINS_OF_DOT);
 }
 
-/* Takes off all that a unit key held, beside other rows that read or with keys of a scan. Of one such row with the keys of
- * inputs the reverse pass takes the gradient in two parts (tests/test_chunk_rounding.c). */
-static bool steps_fully(const dr_rule *rule, const dr_cuda_row *row, int readers) {
-    const bool tied = row->formula == DR_GAIN_NORMALIZED || (row->gains == DR_GAINS_ONE && row->reads == DR_READS_TIED);
-    const bool full = tied || (row->gains == DR_GAINS_ONE && row->reads != DR_READS_NONE);
-    return (tied && rule->scan != DR_SCAN_NONE) || (full && readers > 1);
+/* Takes off all that a unit key held. Of one such row with the keys of inputs the reverse pass takes the gradient in two parts
+ * (tests/test_chunk_rounding.c); beside other rows that read, or with keys of a scan, it is computed in float32. */
+static bool steps_fully(const dr_cuda_row *row, dr_gain formula) {
+    return formula == DR_GAIN_NORMALIZED || (formula == DR_GAIN_ONE && row->reads == DR_READS_TIED);
 }
 
 bool dr_cuda_rows_step_fully(const dr_cuda_rows *rows) {
-    for (int i = 0; i < rows->kinds; i++) {
-        const dr_gain formula = rows->gains_made ? rows->gains_from : rows->row[i].formula;
-        if (rows->row[i].reads == DR_READS_TIED && (formula == DR_GAIN_ONE || formula == DR_GAIN_NORMALIZED)) return true;
-    }
+    for (int i = 0; i < rows->kinds; i++)
+        if (steps_fully(&rows->row[i], rows->gains_made ? rows->gains_from : rows->row[i].formula)) return true;
     return false;
 }
 
@@ -358,7 +354,9 @@ bool dr_cuda_rule_widens(const dr_rule *rule) {
     for (int i = 0; i < rule->rows; i++) readers += rule->row[i].read != DR_READ_NONE;
     for (int i = 0; i < rule->rows; i++) {
         const dr_cuda_row row = row_of(rule, &rule->row[i]);
-        if (steps_fully(rule, &row, readers) || depends_on_squash(rule, &row)) return true;
+        const bool full = steps_fully(&row, row.formula), one = row.gains == DR_GAINS_ONE && row.reads != DR_READS_NONE;
+        if ((full && rule->scan != DR_SCAN_NONE) || ((full || one) && readers > 1) || depends_on_squash(rule, &row))
+            return true;
     }
     return false;
 }
