@@ -277,31 +277,36 @@ static bool take_fixture(gpu *g, const dr_rule *rule, dr_dtype dtype, bool many,
 
 static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
 
-bool suite_slots(gpu *g, fault *what) {
+/* Rules of the table, each in three types and two sizes, and four that are composed; then sizes of their own. */
+static bool slots_case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
     static const char *const rules[] = {"gdn",    "kda",    "eda", "rwkv7",         "pkda", "pdn_unstable",
                                         "mamba2", "qdelta", "gla", "delta_product", "gdn2", "comba"};
-    enum { NAMED = sizeof rules / sizeof *rules, COMPOSED = 4 };
-    dr_rule composed[COMPOSED] = {*dr_rule_find("gdn"), *dr_rule_find("kda"), *dr_rule_find("gdn"), *dr_rule_find("kda")};
-    composed[0].row[0].read = DR_READ_ERASE_KEY;
-    composed[1].row[0].read = DR_READ_FREE;
-    composed[2].row[0].read = DR_READ_GATED_KEY;
-    composed[3].row[0].read = DR_READ_KEY_PLUS_QUERY;
-    bool holds = true;
-    for (size_t n = 0; n < 6 * (NAMED + COMPOSED) && holds; n++) {
-        const dr_rule *rule = n / 6 < NAMED ? dr_rule_find(rules[n / 6]) : &composed[n / 6 - NAMED];
-        holds = take_fixture(g, rule, types[n % 3], false, n % 6 > 2, n, what);
+    static const dr_read reads[] = {DR_READ_ERASE_KEY, DR_READ_FREE, DR_READ_GATED_KEY, DR_READ_KEY_PLUS_QUERY};
+    enum { NAMED = sizeof rules / sizeof *rules, ALL = 6 * (NAMED + 4) };
+    (void)context;
+    if (n >= ALL) {
+        const uint64_t i = n - ALL;
+        return take_fixture(own, dr_rule_find(i < 6 ? "kda" : "pkda"), types[i % 3], false, 2 + (int)(i % 6) / 3, i, what);
     }
-    for (size_t n = 0; n < 12 && holds; n++)
-        holds = take_fixture(g, dr_rule_find(n < 6 ? "kda" : "pkda"), types[n % 3], false, 2 + n % 6 / 3, n, what);
-    return holds;
+    const int i = (int)(n / 6) - NAMED;
+    dr_rule rule = *dr_rule_find(i < 0 ? rules[n / 6] : i % 2 ? "kda" : "gdn");
+    if (i >= 0) rule.row[0].read = reads[i];
+    return take_fixture(own, &rule, types[n % 3], false, n % 6 > 2, n, what);
+}
+
+bool suite_slots(gpu *g, fault *what) {
+    return gpu_share(g, 0, 6 * 16 + 12 - 1, slots_case_is_right, NULL, what);
+}
+
+/* The last four: up to 64 channels of keys in every type, and more in fp16. */
+static bool many_case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
+    static const char *const rules[] = {"gdn", "eda", "pkda", "delta_product"};
+    (void)context;
+    if (n < 8) return take_fixture(own, dr_rule_find(rules[n / 2]), types[n % 2], true, n / 4 != n % 2, n, what);
+    const int i = (int)n - 8;
+    return take_fixture(own, dr_rule_find("kda"), types[i < 3 ? i : 2], true, i < 3 ? 2 : 0, (uint64_t)(20 + i), what);
 }
 
 bool suite_many(gpu *g, fault *what) {
-    static const char *const rules[] = {"gdn", "eda", "pkda", "delta_product"};
-    bool holds = true;
-    for (size_t n = 0; n < 2 * sizeof rules / sizeof *rules && holds; n++)
-        holds = take_fixture(g, dr_rule_find(rules[n / 2]), types[n % 2], true, n / 4 != n % 2, n, what);
-    for (size_t n = 0; n < 4 && holds; n++) /* up to 64 channels of keys in every type, and 128 in fp16 */
-        holds = take_fixture(g, dr_rule_find("kda"), types[n < 3 ? n : 2], true, n < 3 ? 2 : 1, 20 + n, what);
-    return holds;
+    return gpu_share(g, 0, 11, many_case_is_right, NULL, what);
 }
