@@ -191,7 +191,7 @@ static void *call_in_turn(void *context) {
 }
 
 static bool rule_is_right(gpu *g, int type, const char *rule, int64_t size, fault *what) {
-    static caller callers[CALLERS];
+    caller callers[CALLERS] = {{0}};
     pthread_t thread[CALLERS];
     cudaStream_t stream[STREAMS];
     dr_backend *backend = g->cuda[type];
@@ -222,7 +222,6 @@ static bool rule_is_right(gpu *g, int type, const char *rule, int64_t size, faul
         for (int k = 0; k < ROUNDS; k++) {
             if (callers[i].p[k]) problem_free(callers[i].p[k]);
             free(callers[i].want[k].bytes);
-            callers[i].want[k].bytes = NULL, callers[i].p[k] = NULL;
             g->checks++;
         }
     }
@@ -347,15 +346,18 @@ static bool forget_is_right(gpu *g, const char *rule, fault *what) {
     return holds;
 }
 
-bool suite_plans(gpu *g, fault *what) {
+static bool case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
     static const char *const rules[] = {"gdn", "pgdn", "kda", "eda", "mamba2", "delta_net", "pkda", "efla", "comba"};
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        for (int type = 0; type < 3; type++)
-            if (!even_is_right(g, type, rules[i], i % 3 == 2 ? 40 : 64, what)) return false;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!rule_is_right(g, i % 4 == 3 ? 0 : 1, rules[i], i % 3 == 2 ? 40 : 64, what)) return false;
-    for (int told = 2; told < TOLD; told++)
-        if (!graph_is_right(g, "gdn", told, what) || !graph_is_right(g, "pkda", told, what)) return false;
-    return forget_is_right(g, "gdn", what) && forget_is_right(g, "pgdn", what) && forget_is_right(g, "kda", what) &&
-           forget_is_right(g, "mamba2", what);
+    static const char *const forgetting[] = {"gdn", "pgdn", "kda", "mamba2"};
+    enum { RULES = sizeof rules / sizeof *rules, FORGETTING = 4 };
+    (void)context;
+    if (n < FORGETTING) return forget_is_right(own, forgetting[n], what);
+    const int i = (int)n - FORGETTING, rule = i % RULES, size = rule % 3 == 2 ? 40 : 64;
+    if (i < RULES) return rule_is_right(own, rule % 4 == 3 ? 0 : 1, rules[rule], size, what);
+    if (i < 4 * RULES) return even_is_right(own, i / RULES - 1, rules[rule], size, what);
+    return graph_is_right(own, i % 2 ? "gdn" : "pkda", 2 + (i - 4 * RULES) / 2, what);
+}
+
+bool suite_plans(gpu *g, fault *what) {
+    return gpu_share(g, 0, 4 + 4 * 9 + 2 * (TOLD - 2) - 1, case_is_right, NULL, what);
 }
