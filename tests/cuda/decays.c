@@ -84,7 +84,7 @@ static void raise_errors(const problem *p, int k, const result *got, const resul
         if (rows[level] > 0) raise(&errors->row[k][level], sqrt(apart[level]) / fmax(sqrt(size[level] / rows[level]), least));
 }
 
-static void take_decays(const problem *p, const result *exact, const result *rounded, void *context) {
+static void take_decays(const problem *p, result *exact, const result *rounded, void *context) {
     for (int k = 0; k < DECAYS; k++)
         if (p->input[decay_inputs[k]]) raise_errors(p, k, rounded, exact, context);
 }

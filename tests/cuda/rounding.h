@@ -8,9 +8,17 @@
  * counts that the loop has of the problem and of neighbours of it, since one of few numbers may be lucky. what: the worst
  * tensor. */
 bool rounds_as_plain(gpu *g, int type, const problem *p, dr_path path, dr_random *random, fault *what);
-/* What it is made of, for suites that measure otherwise: what the problem and its neighbours, so many in all, come to exactly
- * and rounded. The bound is times_of_plain times the error, which is at least least_error. */
-typedef void plain_loop(const problem *p, const result *exact, const result *rounded, void *context);
+/* The same in two steps, for several calls of the same numbers: what is right, and how far a row of each tensor may be off. */
+enum { ROW_TENSORS = 1 + 2 * DR_STATES + DR_INPUTS };
+typedef struct {
+    result want;
+    double allowed[ROW_TENSORS];
+} plain_bound;
+bool plain_bound_create(gpu *g, int type, const problem *p, dr_random *random, plain_bound *bound, fault *what);
+bool within_bound(gpu *g, int type, const problem *p, dr_path path, const plain_bound *bound, fault *what);
+/* What the bound is made of, for suites that measure otherwise: what the problem and its neighbours, so many in all, come to
+ * exactly and rounded. The bound is times_of_plain times the error, which is at least least_error. */
+typedef void plain_loop(const problem *p, result *exact, const result *rounded, void *context); /* may take exact over */
 bool plain_loops(gpu *g, int type, const problem *p, int moves, dr_random *random, plain_loop *take, void *context,
                  fault *what);
 extern const double times_of_plain;

@@ -104,14 +104,17 @@ static bool floats_are_right(gpu *g, const problem *p, fault *what) {
 }
 
 /* A forward has the same bits whether a backward follows or not, and those of two kernels, which packed sequences take; but for
- * key + lambda query, a sum that one kernel rounds and two add in float: these are held to the bound each by itself. */
+ * key + lambda query, a sum that one kernel rounds and two add in float. All are held to the same bound. */
 static bool many_are_right(gpu *g, problem *p, dr_random *random, fault *what) {
+    plain_bound bound;
     result alone = {0}, followed = {0}, packed = {0};
-    bool holds = problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
+    bool holds = plain_bound_create(g, 1, p, random, &bound, what) && within_bound(g, 1, p, DR_PATH_CHUNKWISE, &bound, what) &&
+                 problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, false, &alone, what) &&
                  problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &followed, what);
     p->recurrence.layout.cu_seqlens = equal_seqlens;
     holds = holds && problem_run(g->cuda[1], p, DR_PATH_CHUNKWISE, 0, true, &packed, what) &&
-            rounds_as_plain(g, 1, p, DR_PATH_CHUNKWISE, random, what);
+            within_bound(g, 1, p, DR_PATH_CHUNKWISE, &bound, what);
+    result_free(&bound.want);
     const bool sums = dr_rule_uses(&p->rule, DR_INPUT_LAMBDA);
     const int64_t count[] = {p->o_count, p->state_count[DR_STATE_S], p->state_count[DR_STATE_A]};
     const double *const first[] = {alone.o, alone.final[DR_STATE_S], alone.final[DR_STATE_A]};
@@ -134,9 +137,10 @@ static bool case_is_right(gpu *own, uint64_t n, void *context, fault *what) {
     const shape_case *c = &((const case_list *)context)->at[n];
     problem *p = problem_for(c, n);
     dr_random random = dr_random_start(n, 8);
-    const bool holds =
-        (c->many || floats_are_right(own, p, what)) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, &random, what) &&
-        (c->many ? many_are_right(own, p, &random, what) : rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, &random, what));
+    const bool holds = c->many
+                           ? many_are_right(own, p, &random, what)
+                           : floats_are_right(own, p, what) && rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, &random, what) &&
+                                 rounds_as_plain(own, 2, p, DR_PATH_CHUNKWISE, &random, what);
     problem_free(p);
     return holds;
 }
@@ -149,9 +153,17 @@ static bool cases_are_right(gpu *g, case_list *list, fault *what) {
 }
 
 /* The repeat of delta_product is a layer's choice: three here, as tokens then do not begin where tiles of 16 rows do; and also
- * with its first read before the decay, which a token's first row alone has. */
+ * with its first read before the decay, which a token's first row alone has. What takes longest comes first. */
 bool suite_shapes(gpu *g, fault *what) {
     case_list *list = calloc(1, sizeof *list);
+    for (int r = 0; list && r < CUT_RULES; r++)
+        for (decays how = AS_DRAWN; how <= WEAK; how++)
+            add(list, &(shape_case){*dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, 2, how, false, false});
+    for (int r = 0; list && r < OTHER_CUTS; r++) {
+        const int64_t *size = other_cuts[r].size;
+        add(list,
+            &(shape_case){*dr_rule_find(other_cuts[r].rule), cut_seqlens, size[0], size[1], size[2], AS_DRAWN, false, false});
+    }
     for (int r = 0; list && r < RULES; r++)
         for (int s = 0; s < SIZES; s++) {
             shape_case c = {*dr_rule_find(rules[r]), short_seqlens, sizes[s][0], sizes[s][1], 2, AS_DRAWN, false, false};
@@ -161,14 +173,6 @@ bool suite_shapes(gpu *g, fault *what) {
             c.rule.row[0].undecayed = true;
             if (repeats) add(list, &c);
         }
-    for (int r = 0; list && r < CUT_RULES; r++)
-        for (decays how = AS_DRAWN; how <= WEAK; how++)
-            add(list, &(shape_case){*dr_rule_find(cut_rules[r]), cut_seqlens, 128, 128, 2, how, false, false});
-    for (int r = 0; list && r < OTHER_CUTS; r++) {
-        const int64_t *size = other_cuts[r].size;
-        add(list,
-            &(shape_case){*dr_rule_find(other_cuts[r].rule), cut_seqlens, size[0], size[1], size[2], AS_DRAWN, false, false});
-    }
     for (int r = 0; list && r < CHANNEL_RULES; r++)
         for (int bare = 0; bare < 2; bare++)
             add(list,
@@ -182,16 +186,9 @@ bool suite_shapes(gpu *g, fault *what) {
     return list ? cases_are_right(g, list, what) : fault_is(what, "no memory for a list of cases");
 }
 
-/* Packed sequences and equal ones: some instances take only these. */
+/* Packed sequences and equal ones: some instances take only these. What takes longest comes first. */
 bool suite_layers(gpu *g, fault *what) {
     case_list *list = calloc(1, sizeof *list);
-    for (int r = 0; list && r < RULES; r++) {
-        const dr_rule *rule = dr_rule_find(rules[r]);
-        add(list, &(shape_case){*rule, short_seqlens, 128, 128, 1, AS_DRAWN, true, false});
-        for (int s = 0; s < 3; s++)
-            for (int64_t group = 1; group <= 4; group *= 2)
-                add(list, &(shape_case){*rule, equal_seqlens, sizes[s][0], sizes[s][1], group, AS_DRAWN, true, false});
-    }
     for (int r = 0; list && r < MANY_RULES; r++) {
         const dr_rule *rule = dr_rule_find(many_rules[r]);
         add(list, &(shape_case){*rule, equal_seqlens, 128, 128, 1, AS_DRAWN, true, true});
@@ -199,6 +196,13 @@ bool suite_layers(gpu *g, fault *what) {
         add(list, &(shape_case){*rule, equal_seqlens, 64, 128, 1, AS_DRAWN, r % 2, true});
         add(list, &(shape_case){*rule, equal_seqlens, 100, 72, 1, AS_DRAWN, false, true});
         add(list, &(shape_case){*rule, equal_seqlens, 128, 100, 1, AS_DRAWN, false, true});
+    }
+    for (int r = 0; list && r < RULES; r++) {
+        const dr_rule *rule = dr_rule_find(rules[r]);
+        add(list, &(shape_case){*rule, short_seqlens, 128, 128, 1, AS_DRAWN, true, false});
+        for (int s = 0; s < 3; s++)
+            for (int64_t group = 1; group <= 4; group *= 2)
+                add(list, &(shape_case){*rule, equal_seqlens, sizes[s][0], sizes[s][1], group, AS_DRAWN, true, false});
     }
     return list ? cases_are_right(g, list, what) : fault_is(what, "no memory for a list of cases");
 }
