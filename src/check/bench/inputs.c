@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum { STREAM_INPUTS = 16, STREAM_NORMALS = 2 };
-enum { MOST_DRAWN = 1 << 22 }; /* elements of a tensor; a GPU takes far more than a processor draws in reasonable time */
+/* Elements of a tensor: a GPU takes far more than a processor draws in reasonable time. */
+enum { MOST_DRAWN = 1 << 20, MOST_CHECKED = 1 << 22 };
 
 dr_status dr_bench_take(dr_bench_memory *memory, size_t bytes, void **block) {
     if (memory->count == DR_BENCH_BLOCKS) return dr_fail(DR_ERROR_MEMORY, "a case needs more than %d blocks", DR_BENCH_BLOCKS);
@@ -161,7 +162,7 @@ dr_status dr_bench_inputs(dr_bench_memory *memory, const dr_recurrence *recurren
 }
 
 dr_status dr_bench_check_finite(dr_backend *backend, const void *block, dr_dtype dtype, int64_t count, const char *what) {
-    int64_t first = count > MOST_DRAWN ? count - MOST_DRAWN : 0, some = count - first;
+    int64_t first = count > MOST_CHECKED ? count - MOST_CHECKED : 0, some = count - first;
     const char *from = (const char *)block + (size_t)first * dr_dtype_size(dtype);
     void *host = NULL;
     DR_TRY(dr_allocate((size_t)some * sizeof(float), "results", &host));
