@@ -28,10 +28,8 @@ static __device__ inline void warp_copy_rows(char *tile, const T *from, int64_t 
     if (alive >= rows && size >= boxes * 64) {
 #pragma unroll 1
         for (int i = 0; i < rows / 16; i++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int box = 0; box < boxes; box++)
+            DR_UNROLL (j, 4)
+                DR_UNROLL (box, boxes)
                     dr_copy_whole(place[j % 2] + (unsigned)(j * 512 + box * rows * 128), at + j * step + box * 128);
             place[0] += 16 * 128, place[1] += 16 * 128;
             at += 4 * step;
@@ -40,10 +38,8 @@ static __device__ inline void warp_copy_rows(char *tile, const T *from, int64_t 
     }
 #pragma unroll 1
     for (int i = 0; i < rows / 8; i++) {
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int box = 0; box < boxes; box++) {
+        DR_UNROLL (j, 2)
+            DR_UNROLL (box, boxes) {
                 const bool valid = row + 8 * i + 4 * j < alive && box * 64 + unit * 8 < size;
                 dr_copy_async(place[j] + (unsigned)(j * 512 + box * rows * 128),
                               valid ? at + j * step + box * 128 : (const char *)from, valid);

@@ -48,14 +48,12 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
         T x[8];
     } put[4];
     float sum[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
+    DR_UNROLL (j, 4) {
         const uint4 v = *(const uint4 *)(values + at + j * 16 * 128), d = *(const uint4 *)(d_update + at + j * 16 * 128);
         const unsigned of_v[4] = {v.x, v.y, v.z, v.w}, of_d[4] = {d.x, d.y, d.z, d.w};
         const float factor = w.rows.value[first + 16 * j];
         float even = 0, odd = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        DR_UNROLL (i, 4) {
             const float2 x = dr_unpack(T(), of_v[i]), y = dr_unpack(T(), of_d[i]);
             even = fmaf(x.x, y.x, even);
             odd = fmaf(x.y, y.y, odd);
@@ -67,22 +65,18 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     if (to) {
         to += (w.rows.x.place.first + first) * value.token + (int64_t)w.rows.x.head * value.head + column;
         if (w.plain || rows.aligned) {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
+            DR_UNROLL (j, 4)
                 if (left > 0 && first + 16 * j < alive) __stwb((uint4 *)(to + 16 * j * value.token), put[j].words);
         } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int e = 0; e < 8; e++)
+            DR_UNROLL (j, 4)
+                DR_UNROLL (e, 8)
                     if (e < left && first + 16 * j < alive) to[16 * j * value.token + e] = put[j].x[e];
         }
     }
     /* over eight lanes: each pair of lanes is left with one of the four rows */
 #pragma unroll
     for (int step = 4, half = 2; half > 0; step /= 2, half /= 2)
-#pragma unroll
-        for (int j = 0; j < half; j++) {
+        DR_UNROLL (j, half) {
             const float first = sum[j], second = sum[j + half]; /* loaded in the choice they would leave the registers */
             const float mine = lane & step ? second : first, other = lane & step ? first : second;
             sum[j] = mine + __shfl_xor_sync(0xffffffffu, other, step);
@@ -130,8 +124,7 @@ static __device__ inline void ask_updates(const worker &w, bool add, float (&u)[
     const unsigned key = w.base + tile_of(w, shape::key), query = shape::sums ? w.base + await_tile(w, shape::query) : 0;
     dr_shared_fence();
     dr_group_begin();
-#pragma unroll
-    for (int b = 0; b < key_boxes; b++) {
+    DR_UNROLL (b, key_boxes) {
         const unsigned state = w.base + tile_of(w, shape::state + b) + (unsigned)w.group * BOX;
         chain<T, false, true>(u, key + b * BOX, state, add || b > 0);
         if (shape::sums) chain<T, false, true>(asked, query + b * BOX, state, add || b > 0);
@@ -147,8 +140,7 @@ static __device__ inline void ask_keys(const worker &w, bool add, float (&q)[8][
                    d_update = w.base + await_tile(w, shape::d_update);
     dr_shared_fence();
     dr_group_begin();
-#pragma unroll
-    for (int b = 0; b < value_boxes; b++) {
+    DR_UNROLL (b, value_boxes) {
         chain<T, false, false>(q, output + b * BOX, own + b * BOX, add || b > 0);
         if (shape::reads) chain<T, false, false>(r, d_update + b * BOX, own + b * BOX, add || b > 0);
     }
@@ -162,13 +154,11 @@ static __device__ inline void take_rest(const worker &w, float (&u)[8][4], const
     unsigned values[8][2];
     load_places<T>(w.base + tile_of(w, shape::value) + (unsigned)w.group * BOX, values);
     const float before = shape::reads ? decay_between(w.rows.decay, w.row, false) : 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = w.row + 8 * h;
         const float f = w.rows.value[row], c = w.rows.gain[row] * before * w.rows.decay.read[row];
         const float lambda = shape::sums ? w.rows.lambda[row] : 0;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             const float2 v = dr_unpack(T(), values[n][h]);
             float &left = u[n][2 * h], &right = u[n][2 * h + 1];
             if (shape::sums) left = fmaf(lambda, asked[n][2 * h], left), right = fmaf(lambda, asked[n][2 * h + 1], right);
@@ -222,13 +212,11 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
     float c[8][4];
     dr_shared_fence();
     dr_group_begin();
-#pragma unroll
-    for (int b = 0; b < value_boxes; b++) chain<T, false, true>(c, reader + b * BOX, update + b * BOX, b > 0);
+    DR_UNROLL (b, value_boxes) chain<T, false, true>(c, reader + b * BOX, update + b * BOX, b > 0);
     dr_group_commit();
     float factor[2], begin[2];
     const float *near[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = w.row + 8 * h;
         factor[h] = erase ? dr_score_gain(w.rows.gain[row]) : rows.scale;
         begin[h] = factor[h] * (erase ? decay.read[row] : decay.head[row]);
@@ -265,8 +253,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         const worker w = {call, told, sums, shared, base, group, thread / 32 * 16 + lane / 4, lane % 4, at, plain};
         float u[8][4], asked[8][4], q[8][4], r[8][4];
         unsigned rest[4][4];
-#pragma unroll
-        for (int i = 0; i < key_boxes; i++) await_tile(w, shape::state + i);
+        DR_UNROLL (i, key_boxes) await_tile(w, shape::state + i);
         await_tile(w, shape::key);
         ask_states<T, key_boxes, value_boxes, reading, has_values>(w, [&](bool add) {
             if (shape::reads && has_values) ask_updates<T, key_boxes, value_boxes, reading>(w, add, u, asked);
@@ -297,8 +284,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
         if (has_keys) {
             make_keys<T, key_boxes, value_boxes, reading>(w, q, r);
         } else {
-#pragma unroll
-            for (int i = 0; i < shape::tiles; i++) leave_tile(w, i);
+            DR_UNROLL (i, shape::tiles) leave_tile(w, i);
         }
         dr_gate_arrive(free_gate(base, PLACES + side));
         at = ring_forward(at, shape::tiles);

@@ -157,16 +157,14 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     const int lane = (int)(threadIdx.x % 32);
     float reader[2] = {}, writer[2] = {}, exit = 0;
     for (int g = 0; g < groups; g++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+        DR_UNROLL (e, 2) {
             const int i = 2 * lane + e;
             reader[e] += sums.reader[g][i];
             writer[e] += sums.writer[g][i];
             if (reads && (plain || !dr_undecayed(rows, i))) reader[e] -= told.gain[i] * sums.read[g][i];
             if (reads && !plain && i < 63 && dr_undecayed(rows, i + 1)) reader[e] -= told.gain[i + 1] * sums.read[g][i + 1];
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++) exit += sums.exit[g * 4 + i];
+        DR_UNROLL (i, 4) exit += sums.exit[g * 4 + i];
     }
     exit *= told.decay.total[0] * told.decay.total[1] * told.decay.total[2] * told.decay.total[3];
     float behind = reader[0] + reader[1], before = writer[0] + writer[1]; /* with the lanes behind, before this one */
@@ -183,8 +181,7 @@ static __device__ inline void put_decays(const dr_cuda_backward_call &call, cons
     const float late = behind + reader[1];
     float sum[2] = {exit + before + (late + reader[0]), exit + (before + writer[0]) + late};
     if (lane == 0 && dr_begins_empty(call, told.x)) sum[0] = 0;
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
+    DR_UNROLL (e, 2) {
         const int row = 2 * lane + e;
         if (row >= told.x.rows) continue;
         const int64_t token = told.x.place.first + row;
@@ -244,8 +241,7 @@ static __device__ inline void finish_chunk(const gradients_call &call, const chu
 static __device__ inline void make_decays(const dr_cuda_rows &rows, float alpha, bool plain, chunk_decays &to) {
     const int lane = (int)(threadIdx.x % 32), own = lane % 16, begin = (int)(threadIdx.x / 32 % 4) * 16, i = begin + own;
     float head = 1, before = 1, product = 1; /* product: from after row i to after row m */
-#pragma unroll
-    for (int m = 0; m < 16; m++) {
+    DR_UNROLL (m, 16) {
         const float other = __shfl_sync(0xffffffffu, alpha, m);
         before = m <= own ? head : before;
         head = m <= own ? head * other : head;
@@ -423,18 +419,15 @@ static __device__ inline void leave_tile(const worker &w, int i) {
 /* The transpose of a box as operands A. */
 template <typename T> static __device__ inline void operands_turned(unsigned (&a)[4][4], unsigned box) {
     const int mine = dr_scan_warp() * 16;
-#pragma unroll
-    for (int k = 0; k < 4; k++) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
+    DR_UNROLL (k, 4) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 }
 
 /* The box's rows times factor[row], which is added to the numbers in a or takes their place. */
 template <typename T, bool add>
 static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
     factor += threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (k, 4)
+        DR_UNROLL (i, 4) {
             const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
             if constexpr (add) {
                 const float2 sum = dr_unpack(T(), a[k][i]);
@@ -452,8 +445,7 @@ static __device__ inline void dots_with(const float (&c)[8][4], const float (&d)
     unsigned x[8][2];
     load_places<T>(box, x);
     c_dot = d_dot = make_float2(0, 0);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         c_dot.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, c_dot.x));
         c_dot.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, c_dot.y));
@@ -465,8 +457,7 @@ static __device__ inline void dots_with(const float (&c)[8][4], const float (&d)
 }
 
 static __device__ inline void scale_rows(float (&c)[8][4], float upper, float lower) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
+    DR_UNROLL (n, 8) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
 }
 
 /* Both numbers to the thread's rows of `to`, once for the four that have them. */
@@ -479,8 +470,7 @@ static __device__ inline void put_rows(const worker &w, float *to, float2 x) {
 /* Decay of the blocks of rows before the row's (after: behind it). */
 static __device__ inline float decay_between(const chunk_decays &decay, int row, bool after) {
     float product = 1;
-#pragma unroll
-    for (int b = 0; b < 4; b++)
+    DR_UNROLL (b, 4)
         if (after ? b > row / 16 : b < row / 16) product *= decay.total[b];
     return product;
 }
@@ -494,23 +484,18 @@ static __device__ inline void mask_scores(const worker &w, const float (&factor)
 #pragma unroll
     for (int b = 3; b >= 0; b--) {
         if (b > warp) {
-#pragma unroll
-            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
+            DR_UNROLL (e, 8) c[2 * b + e / 4][e % 4] = 0;
         } else if (b < warp) {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++) {
                 const float2 tail = *(const float2 *)&decay.tail[n * 8 + 2 * w.t];
-#pragma unroll
-                for (int h = 0; h < 2; h++) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
+                DR_UNROLL (h, 2) c[n][2 * h] *= begin[h] * tail.x, c[n][2 * h + 1] *= begin[h] * tail.y;
             }
-#pragma unroll
-            for (int h = 0; h < 2; h++) begin[h] *= decay.total[b];
+            DR_UNROLL (h, 2) begin[h] *= decay.total[b];
         } else {
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
+            DR_UNROLL (n, 2) {
                 const int j = n * 8 + 2 * w.t;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
+                DR_UNROLL (h, 2) {
                     const int last = w.row % 16 + 8 * h - (below ? 1 : 0);
                     const float2 f = *(const float2 *)&near[h][j];
                     float(&score)[4] = c[2 * b + n];

@@ -16,8 +16,7 @@ template <typename T, int value_boxes> static __device__ inline float exit_sum(c
     for (int i = (int)(threadIdx.x % 128); i < value_boxes * 64 * 8; i += 128) {
         const uint4 s = *(const uint4 *)(state + i * 16), d = *(const uint4 *)(d_state + i * 16);
         const unsigned of_s[4] = {s.x, s.y, s.z, s.w}, of_d[4] = {d.x, d.y, d.z, d.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+        DR_UNROLL (e, 4) {
             const float2 a = dr_unpack(T(), of_s[e]), b = dr_unpack(T(), of_d[e]);
             sum[e] = fmaf(a.x, b.x, fmaf(a.y, b.y, sum[e]));
         }
@@ -66,19 +65,16 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
     const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
     uint4 eight[4];
     dr_group_lay_rows<T>(w.shared + box, c);
-#pragma unroll
-    for (int i = 0; i < 4; i++) eight[i] = *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column));
+    DR_UNROLL (i, 4) eight[i] = *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column));
     to += (first + row) * stride + column;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         if (row + 4 * i >= alive) break;
         T *at = to + 4 * i * stride;
         const T *x = (const T *)&eight[i];
         if (aligned) { /* an assignment would become four stores */
             if (column < left) __stwb((uint4 *)at, eight[i]);
         } else {
-#pragma unroll
-            for (int e = 0; e < 8; e++)
+            DR_UNROLL (e, 8)
                 if (column + e < left) at[e] = x[e];
         }
     }
@@ -97,10 +93,8 @@ static __device__ inline void put_straight(const worker &w, unsigned box, T *to,
     to += (first + row) * stride + column;
     if (aligned && left >= 64 && alive >= 16) {
         uint4 x[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = eight(i);
-#pragma unroll
-        for (int i = 0; i < 4; i++) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
+        DR_UNROLL (i, 4) x[i] = eight(i);
+        DR_UNROLL (i, 4) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
         return;
     }
 #pragma unroll 1
@@ -111,8 +105,7 @@ static __device__ inline void put_straight(const worker &w, unsigned box, T *to,
         if (aligned) {
             if (column < left) __stwb((uint4 *)at, words);
         } else {
-#pragma unroll
-            for (int e = 0; e < 8; e++)
+            DR_UNROLL (e, 8)
                 if (column + e < left) at[e] = x[e];
         }
     }
@@ -122,11 +115,8 @@ static __device__ inline void put_straight(const worker &w, unsigned box, T *to,
 static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
     const int width = w.call.plan.key_width;
     to += w.rows.x.block * 64 * width + w.group * 64 + 2 * w.t;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            *(float2 *)(to + (int64_t)(w.row + 8 * h) * width + 8 * n) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2) *(float2 *)(to + (int64_t)(w.row + 8 * h) * width + 8 * n) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
 /* Likewise as floats to the diagonal scan's backward. */
@@ -135,12 +125,10 @@ static __device__ inline void put_scan(const worker &w, float *to, const float (
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size;
     const int left = rows.key_size - w.group * 64 - 2 * w.t;
     to += w.rows.x.place.first * stride + w.rows.x.key_head * rows.key_size + w.group * 64 + 2 * w.t;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = w.row + 8 * h;
         if (row >= w.rows.x.rows) continue;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             float *pair = to + row * stride + 8 * n;
             if (rows.aligned && 8 * n < left) {
                 *(float2 *)pair = make_float2(c[n][2 * h], c[n][2 * h + 1]);
@@ -159,24 +147,20 @@ static __device__ inline void put_shared(const worker &w, unsigned box, const dr
     const int lane = (int)(threadIdx.x % 32), row = dr_scan_warp() * 16 + lane / 8, column = lane % 8 * 8;
     const int64_t first = w.rows.x.block * 64;
     unsigned pairs[4][4];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         float largest = 0;
-#pragma unroll
-        for (int n = 0; n < 8; n++) largest = dr_larger(largest, dr_larger(c[n][2 * h], c[n][2 * h + 1]));
+        DR_UNROLL (n, 8) largest = dr_larger(largest, dr_larger(c[n][2 * h], c[n][2 * h + 1]));
 #pragma unroll
         for (int step = 1; step < 4; step *= 2) /* over the lanes that share the row */
             largest = dr_larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
         const dr_shared_unit shared = dr_share_unit(largest);
-#pragma unroll
-        for (int n = 0; n < 8; n++) pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
+        DR_UNROLL (n, 8) pairs[n / 2][n % 2 * 2 + h] = dr_pack_shared(c[n][2 * h], c[n][2 * h + 1], shared.per_unit);
         if (w.t == 0) to.row[first + w.row + 8 * h].unit[w.group] = (uint16_t)(__float_as_uint(shared.unit) >> 16);
     }
     put_box<__nv_bfloat16>(w.base + box, pairs);
     __syncwarp();
     uint4 *at = (uint4 *)((uint16_t *)to.squashed + (first + row) * 128 + w.group * 64 + column);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    DR_UNROLL (i, 4)
         at[4 * i * (128 / 8)] = *(const uint4 *)(w.shared + dr_tile_at<__nv_bfloat16>(box, 64, row + 4 * i, column));
 }
 
@@ -185,8 +169,7 @@ template <typename T> static __device__ inline float2 dots_and_squares(const flo
     unsigned x[8][2];
     load_places<T>(box, x);
     float2 dots = squares = make_float2(0, 0);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 upper = dr_unpack(T(), x[n][0]), lower = dr_unpack(T(), x[n][1]);
         dots.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, dots.x));
         dots.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, dots.y));
@@ -235,10 +218,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         return;
     }
     const float factor[2] = {reads ? w.rows.rest[w.row] : 0, reads ? w.rows.rest[w.row + 8] : 0};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (i, 4) {
             if (reading == READS_WRITTEN || reading == READS_SUM)
                 k[n][i] = fmaf(factor[i / 2], r[n][i], k[n][i]);
             else
@@ -263,10 +244,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
 static __device__ inline void lead_sum(const worker &w, float2 dot, const float (&r)[8][4], float (&q)[8][4]) {
     put_rows(w, w.sums.lambda[w.group], make_float2(w.rows.rest[w.row] * dot.x, w.rows.rest[w.row + 8] * dot.y));
     const float factor[2] = {w.rows.mixed[w.row], w.rows.mixed[w.row + 8]};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) q[n][i] = fmaf(factor[i / 2], r[n][i], q[n][i]);
+    DR_UNROLL (n, 8)
+        DR_UNROLL (i, 4) q[n][i] = fmaf(factor[i / 2], r[n][i], q[n][i]);
 }
 
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
@@ -288,8 +267,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     float k[8][4];
     const auto from_exit = [&](bool add) {
         dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++) {
+        DR_UNROLL (b, value_boxes) {
             chain<T, false, false>(k, update + b * BOX, w.base + d_state + b * BOX, add || b > 0);
             if (shape::reads) chain<T, false, false>(k, rest + b * BOX, w.base + d_state + b * BOX, true);
         }
@@ -313,9 +291,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         float all[8][4];
         from_exit(gives_beyond(w));
         dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++)
-            chain<T, true, false>(all, w.base + state + b * BOX, w.base + d_state + b * BOX, b > 0);
+        DR_UNROLL (b, value_boxes) chain<T, true, false>(all, w.base + state + b * BOX, w.base + d_state + b * BOX, b > 0);
         dr_group_commit();
         dr_group_wait<0>();
         float exit = trace_of(w, all);
@@ -328,8 +304,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         dr_group_wait<0>();
     }
     leave_tile(w, shape::output);
-#pragma unroll
-    for (int b = 0; b < key_boxes; b++) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
+    DR_UNROLL (b, key_boxes) leave_tile(w, shape::state + b), leave_tile(w, shape::exit + b);
     leave_tile(w, shape::d_update);
     leave_tile(w, shape::value);
     if (shape::reads) leave_tile(w, shape::inverse);

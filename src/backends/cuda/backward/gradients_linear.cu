@@ -236,8 +236,7 @@ template <typename T, int boxes> static __device__ inline void ask_scores(float 
     dr_group_settle(c);
     if constexpr (boxes > 0) {
         dr_group_begin();
-#pragma unroll
-        for (int box = 0; box < boxes; box++) chain<T, false, true>(c, a + box * BOX, b + box * BOX, true);
+        DR_UNROLL (box, boxes) chain<T, false, true>(c, a + box * BOX, b + box * BOX, true);
         dr_group_commit();
     } else {
 #pragma unroll 1
@@ -299,32 +298,27 @@ static __device__ inline void compute_chunk(const worker &w, unsigned turn) {
         const unsigned state = w.base + await_tile(w, first + shape::state + mine),
                        own = w.base + await_tile(w, first + shape::exit + mine);
         unsigned exit[key_boxes];
-#pragma unroll
-        for (int b = 0; b < key_boxes; b++) exit[b] = w.base + await_tile(w, first + shape::exit + b);
+        DR_UNROLL (b, key_boxes) exit[b] = w.base + await_tile(w, first + shape::exit + b);
         dr_shared_fence();
         dr_group_wait<0>();
         dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++) {
+        DR_UNROLL (b, value_boxes) {
             chain<T, false, false>(q, output + b * BOX, state + b * BOX, true);
             chain<T, false, false>(k, value + b * BOX, own + b * BOX, true);
         }
-#pragma unroll
-        for (int b = 0; b < key_boxes; b++) chain<T, false, true>(z, key + b * BOX, exit[b] + columns, true);
+        DR_UNROLL (b, key_boxes) chain<T, false, true>(z, key + b * BOX, exit[b] + columns, true);
         dr_group_commit();
     }
     const bool asked = w.group == 1; /* P, else G */
     ask_scores<T, boxes>(c, asked ? query : output, asked ? key : value, asked ? key_boxes : value_boxes);
     dr_group_wait<1>();
-#pragma unroll
-    for (int b = 0; b < 2 * key_boxes; b++) leave_tile(w, shape::state + b);
+    DR_UNROLL (b, 2 * key_boxes) leave_tile(w, shape::state + b);
 #pragma unroll 1
     for (int i = 0; i < given * 2 * key_boxes; i++) leave_tile(w, shape::rests + i);
     dr_group_wait<0>();
     put_scores<T>(w, c, single || !asked, turn);
     if constexpr (single) {
-#pragma unroll
-        for (int n = 0; n < 32; n++) c[n / 4][n % 4] = 0;
+        DR_UNROLL (n, 32) c[n / 4][n % 4] = 0;
         ask_scores<T, boxes>(c, query, key, 0);
         dr_group_wait<0>();
         put_scores<T>(w, c, false, turn);

@@ -60,12 +60,10 @@ typedef struct {
 static __device__ inline void load_rows(const scan_rows &rows, const void *tensor, uint2 (&to)[ROWS]) {
     const char *from = (const char *)tensor + rows.at;
     if (rows.plain) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) to[i] = *(const uint2 *)(from + (uint64_t)rows.stride * i);
+        DR_UNROLL (i, ROWS) to[i] = *(const uint2 *)(from + (uint64_t)rows.stride * i);
         return;
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         to[i] = make_uint2(0, 0);
         if (i >= rows.alive) continue;
         const unsigned short *x = (const unsigned short *)(from + (uint64_t)rows.stride * i);
@@ -75,8 +73,7 @@ static __device__ inline void load_rows(const scan_rows &rows, const void *tenso
 
 static __device__ inline void store_rows(const scan_rows &rows, void *tensor, const four (&x)[ROWS]) {
     char *to = (char *)tensor + rows.at;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         if (!rows.plain && i >= rows.alive) break;
         const uint2 pairs = make_uint2(dr_pack(T(), x[i].low.x, x[i].low.y), dr_pack(T(), x[i].high.x, x[i].high.y));
         char *at = to + (uint64_t)rows.stride * i;
@@ -119,8 +116,7 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
 /* The rows' A from zero, behind the last of them. */
 static __device__ inline float4 end_of(const dr_scan_number *number, const uint2 (&key)[ROWS]) {
     float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         const float2 low = dr_unpack(T(), key[i].x), high = dr_unpack(T(), key[i].y);
         const float weight = number[i].gain * number[i].tail;
         sum.x = fmaf(weight, low.x * low.x, sum.x);
@@ -189,8 +185,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     const float4 entry = *(const float4 *)(call.chunk.scan.entry + x.block * WIDTH + channel);
     four a = {make_float2(entry.x, entry.y), make_float2(entry.z, entry.w)};
     const uint2 *d_write = (const uint2 *)call.diagonal.squashed + first * (WIDTH / 4) + lane;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) packed[i] = d_write[i * (WIDTH / 4)];
+    DR_UNROLL (i, ROWS) packed[i] = d_write[i * (WIDTH / 4)];
     if (input.gradient) load_rows(keys, input.gradient, beside);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
 
@@ -203,8 +198,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     __syncwarp();
     room.end[warp][lane] = end_of(of_row, key);
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < WARPS - 1; i++)
+    DR_UNROLL (i, WARPS - 1)
         if (i < warp) a = plus(room.factor[i], a, (const float *)&room.end[i][lane]);
 
     /* its gradient from zero; what comes from behind is asked for as late as it can come meanwhile */
@@ -213,8 +207,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
     float2 peeked;
     four d[ROWS], d_key[ROWS], begin = {make_float2(0, 0), make_float2(0, 0)};
     float centre = 0;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         if (i == ROWS / 2 && tells) {
             chain = dr_chain_back_of(plan, x.place.sequence, x.slot, x.head, warp, x.behind, x.before);
             peeked = dr_chain_peek(rows, call.chain, chain);
@@ -244,8 +237,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) key_scan(const __grid_co
 
     /* and from behind */
     bool known = true;
-#pragma unroll
-    for (int i = 0; i < BOXES; i++) known &= room.known[i];
+    DR_UNROLL (i, BOXES) known &= room.known[i];
     if (tells) {
         float2 end = make_float2(0, 0);
         float all = 1;

@@ -27,8 +27,7 @@ static __device__ inline void fades(const dr_cuda_rows &rows, const keys_rows &k
 template <typename T> static __device__ inline float2 dot_rows(const float (&c)[8][4], const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
     float2 sum = make_float2(0, 0);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
         sum.x = fmaf(c[n][0], upper.x, fmaf(c[n][1], upper.y, sum.x));
         sum.y = fmaf(c[n][2], lower.x, fmaf(c[n][3], lower.y, sum.y));
@@ -45,8 +44,7 @@ template <typename T> static __device__ inline float2 dot_rows(const float (&c)[
 template <typename T> static __device__ inline float2 square_rows(const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
     float2 sum = make_float2(0, 0);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
         sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
         sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
@@ -73,11 +71,9 @@ static __device__ inline void spread_pairs(const dr_cuda_backward_call &call, ch
         char *pairs = shared + (i == 0 ? room.score : room.erase);
         float scores[8][4] = {};
         dr_multiply_scores<float>(scores, base + (i == 0 ? room.query : room.read), base + room.write);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+        DR_UNROLL (h, 2) {
             const float share = i == 0 ? 1 : k.rest[row + 8 * h];
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
+            DR_UNROLL (n, 8) {
                 const float2 pair = tile_pair<float>(pairs, row + 8 * h, 8 * n + 2 * t);
                 set_pair<float>(pairs, row + 8 * h, 8 * n + 2 * t,
                                 make_float2(share * scores[n][2 * h] * pair.x, share * scores[n][2 * h + 1] * pair.y));
@@ -138,10 +134,8 @@ static __device__ inline void decay_sums(const dr_cuda_backward_call &call, cons
 
 static __device__ inline void store_rows(float *to, int width, const float (&c)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2)
             *(float2 *)(to + (int64_t)(row + 8 * h) * width + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
@@ -152,8 +146,7 @@ template <typename U>
 static __device__ inline void store_vector(const dr_cuda_rows &rows, U *to, int first, const float (&c)[8][4], int h) {
     if (!to) return;
     const int t = (int)(threadIdx.x % 4), left = rows.key_size - first - 2 * t;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         U *pair = to + 2 * t + 8 * n;
         if (rows.aligned && 8 * n + 1 < left) {
             dr_store_pair<U>(pair, c[n][2 * h], c[n][2 * h + 1]);
@@ -174,8 +167,7 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
     const int t = (int)(threadIdx.x % 4), token = dr_row_token(rows, row);
     const dr_cuda_row &spec = dr_rule_row(rows, row - token * rows.steps);
     const float sign = spec.negative ? gain : -gain;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         float &left = r[n][2 * h], &right = r[n][2 * h + 1];
         left *= sign, right *= sign;
         if (spec.reads == DR_READS_TIED || spec.reads == DR_READS_AFFINE) w[n][2 * h] += left, w[n][2 * h + 1] += right;
@@ -184,8 +176,7 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
         const bool there = row < x.rows;
         const float lambda = there ? dr_input_scalar(rows, spec.read_factor, x.place.first + token, 0, x.head) : 0;
         float sum = 0;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             const float2 query = tile_pair<T>(shared + room.query, row, 8 * n + 2 * t);
             sum = fmaf(query.x, r[n][2 * h], fmaf(query.y, r[n][2 * h + 1], sum));
             q[n][2 * h] = fmaf(lambda, r[n][2 * h], q[n][2 * h]);
@@ -198,8 +189,7 @@ static __device__ inline void lead_read(const dr_cuda_backward_call &call, const
     if (spec.reads == DR_READS_PRODUCT && row < x.rows) {
         const dr_cuda_input &input = rows.input[spec.read_other];
         const T *gates = (const T *)input.at + dr_input_index(input, x.place.first + token, 0, x.head) + first + 2 * t;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             const float2 key = tile_pair<T>(shared + room.write, row, 8 * n + 2 * t);
             float gate[2];
             dr_load_lane<T, 2>(gates + 8 * n, rows.key_size - first - 8 * n - 2 * t, rows.aligned, gate);
@@ -216,8 +206,7 @@ static __device__ inline void store_direct(const dr_cuda_backward_call &call, co
                                            const keys_room &room, const keys_rows &k, int first, float (&q)[8][4],
                                            float (&r)[8][4], float (&w)[8][4]) {
     const dr_cuda_rows &rows = call.plan.rows;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4 + 8 * h;
         if (call.plan.reads) {
             lead_read<T>(call, x, shared, room, first, row, h, k.gain[row], q, r, w);
@@ -236,12 +225,10 @@ static __device__ inline void store_made(const dr_cuda_backward_call &call, cons
     const dr_cuda_rows &rows = call.plan.rows;
     const int lane = (int)(threadIdx.x % 32), mine = (int)(threadIdx.x / 32) * 16 + lane / 4;
     const int64_t stride = (int64_t)rows.key_heads * rows.key_size, from = x.place.first * stride + x.key_head * rows.key_size;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = mine + 8 * h;
         const float gain = call.plan.reads ? -k.gain[row] : 0;
-#pragma unroll
-        for (int n = 0; n < 8; n++) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
+        DR_UNROLL (n, 8) r[n][2 * h] *= gain, r[n][2 * h + 1] *= gain;
         store_vector<T>(rows, lead_of<T>(rows, x, k.leads, LEADS_QUERY, row), first, q, h);
         if (row >= x.rows) continue;
         store_vector<float>(rows, call.diagonal.key + from + row * stride + first, first, r, h);

@@ -68,8 +68,7 @@ static __device__ inline keys_rows lay_rows(char *shared, const keys_room &room)
 /* Rows `row` and row + 8 of an accumulator times their factors, and `more`. */
 template <int tiles> static __device__ inline void scale_rows(float (&c)[tiles][4], const float *factor, int row, float more) {
     const float upper = factor[row] * more, lower = factor[row + 8] * more;
-#pragma unroll
-    for (int n = 0; n < tiles; n++) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
+    DR_UNROLL (n, tiles) c[n][0] *= upper, c[n][1] *= upper, c[n][2] *= lower, c[n][3] *= lower;
 }
 
 /* Two neighbouring channels of a tile as floats, and back. */

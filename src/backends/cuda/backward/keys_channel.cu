@@ -61,8 +61,7 @@ static __device__ inline void load_stage(const dr_cuda_backward_call &call, cons
     const unsigned to = copy.to + (unsigned)place, out = lean && pairs ? copy.out + (unsigned)place : to - (unsigned)tile;
     const bool one = half == COPY_FIRST, reads = lean ? form & READS : plan.reads;
     if (one && !lean && !whole) dr_load_output_rows<T>(shared + place + room.stage[0], plan.rows, x, call.d_o, column);
-#pragma unroll
-    for (int j = 0; j < 64 / step; j++) {
+    DR_UNROLL (j, 64 / step) {
         if (one && lean && j * step < (pairs ? 32 : 64))
             dr_copy_async(out + (unsigned)(j * bytes * (pairs ? 2 : 1)), copy.d_o + j * d_o_step, j * step < copy.left);
         if (one && !lean && whole) dr_copy_whole(out + (unsigned)(j * bytes), copy.d_o + j * d_o_step);
@@ -150,8 +149,7 @@ static __device__ inline void load_decays(const dr_cuda_rows &rows, const dr_row
 /* alpha in their place: a thread's elements are anywhere in their row. */
 template <typename T, int form> static __device__ inline void make_alphas(char *alpha) {
     constexpr int units = 64 / 4, rows = form & PAIRS ? 32 : 64;
-#pragma unroll
-    for (int j = 0; j < rows * units / THREADS; j++) {
+    DR_UNROLL (j, rows * units / THREADS) {
         const unsigned i = dr_forget(threadIdx.x) + j * THREADS;
         float4 &x = ((float4 *)alpha)[i / units * (64 / rows) * units + i % units];
         x = make_float4(dr_channel_alpha<T>(x.x), dr_channel_alpha<T>(x.y), dr_channel_alpha<T>(x.z), dr_channel_alpha<T>(x.w));
@@ -171,16 +169,14 @@ static __device__ inline void scale_half(const dr_cuda_rows &rows, char *shared,
     const float2 one = make_float2(1, 1), none = make_float2(0, 0);
     float2 a[count], after[count]; /* to the end of the half */
     float2 other = one, product = one;
-#pragma unroll
-    for (int i = 0; i < count; i++) {
+    DR_UNROLL (i, count) {
         other = times(other, row_pair<float, form>(beside, thread, i * steps));
         a[i] = row_pair<float, form>(alpha, thread, i * steps);
     }
     after[count - 1] = one;
 #pragma unroll
     for (int i = count - 2; i >= 0; i--) after[i] = times(after[i + 1], a[i + 1]);
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
+    DR_UNROLL (i, HALF) {
         const float2 key = row_pair<T, form>(shared + room.write, thread, i), before = product,
                      w = times(key, after[i / steps]);
         if (row_decays<form>(i)) product = times(product, a[i / steps]);
@@ -212,8 +208,7 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
 
 static __device__ inline void scale_columns(float (&c)[4][4], const float *factor, int column) {
     const int t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
+    DR_UNROLL (n, 4) {
         const float2 f = *(const float2 *)(factor + column + 8 * n + 2 * t);
         c[n][0] *= f.x, c[n][1] *= f.y, c[n][2] *= f.x, c[n][3] *= f.y;
     }
@@ -223,8 +218,7 @@ static __device__ inline void scale_columns(float (&c)[4][4], const float *facto
 static __device__ inline void join_halves(float (&c)[4][4], const float (&more)[4][4], const float *factor, int column,
                                           int second) {
     const int t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
+    DR_UNROLL (n, 4) {
         const float2 f = *(const float2 *)(factor + column + 8 * n + 2 * t);
         if (second) {
             c[n][2] = fmaf(c[n][2], f.x, more[n][2]);
@@ -246,12 +240,10 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
             dr_operand_a<T> d_o, d_u;
             dr_load_a<T>(d_o, at + room.stage[0], 64, row, k * 16);
             if (reads) dr_load_a<T>(d_u, at + room.stage[1], 64, row, k * 16);
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
+            DR_UNROLL (n, 2) {
                 dr_operand_b<T> s[2];
                 dr_load_b_straight<T>(s, at + room.stage[3], 64, k * 16, column + n * 16);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
+                DR_UNROLL (i, 2) {
                     dr_product<T>(q[2 * n + i], d_o, s[i]);
                     if (reads) dr_product<T>(r[2 * n + i], d_u, s[i]);
                 }
@@ -313,9 +305,7 @@ template <int half> static __device__ inline void take_half(dr_operand_b<__nv_bf
 
 template <int half> static __device__ inline void take_half(dr_operand_b<float> (&b)[2]) {
     constexpr int out = half == FIRST_HALF;
-#pragma unroll
-    for (int n = 0; n < 2 && half != BOTH_HALVES; n++)
-        b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
+    DR_UNROLL (n, 2 && half != BOTH_HALVES) b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
 }
 
 /* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
@@ -325,13 +315,11 @@ static __device__ inline void add_writers(float (&q)[4][4], float (&r)[4][4], un
     dr_operand_a<T> score, erase;
     dr_load_a<T>(score, scores, 64, row, b * 16);
     if (reads) dr_load_a<T>(erase, erases, 64, row, b * 16);
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
+    DR_UNROLL (n, 2) {
         dr_operand_b<T> w[2];
         dr_load_b_straight<T>(w, keys, 64, b * 16, column + n * 16);
         take_half<half>(w);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        DR_UNROLL (i, 2) {
             dr_product<T>(q[2 * n + i], score, w[i]);
             if (reads) dr_product<T>(r[2 * n + i], erase, w[i]);
         }
@@ -343,8 +331,7 @@ template <typename T, int half = BOTH_HALVES>
 static __device__ inline void add_readers(float (&c)[4][4], unsigned scores, unsigned keys, int b, int row, int column) {
     dr_operand_a<T> a;
     dr_load_turned<T>(a, scores, b, row);
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
+    DR_UNROLL (n, 2) {
         dr_operand_b<T> q[2];
         dr_load_b_straight<T>(q, keys, 64, b * 16, column + n * 16);
         take_half<half>(q);
@@ -367,10 +354,8 @@ enum {
 
 template <typename T, int which>
 static __device__ inline void add_meetings(meetings &sums, const float (&c)[4][4], const char *tile, int row, int column) {
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+    DR_UNROLL (n, 4)
+        DR_UNROLL (h, 2) {
             if (which & ASKING_ROWS && row % 2 == 0) continue;
             if (!(which & (h ? LOWER_ROWS : UPPER_ROWS))) continue;
             const float2 x = tile_pair<T>(tile, row + 8 * h, column + 8 * n + (int)(threadIdx.x % 4) * 2);
@@ -389,8 +374,7 @@ static __device__ inline float sum_meetings(meetings &sums) {
 #pragma unroll
     for (int half = 4; half > 0; half /= 2) {
         const bool upper = threadIdx.x & (unsigned)(half * 4);
-#pragma unroll
-        for (int i = 0; i < half; i++) {
+        DR_UNROLL (i, half) {
             const float first = sums.of[i], second = sums.of[i + half];
             sums.of[i] = (upper ? second : first) + __shfl_xor_sync(0xffffffffu, upper ? first : second, half * 4);
         }
@@ -439,10 +423,8 @@ static __device__ inline crossing multiply_keys(const dr_cuda_rows &rows, char *
     const float *half = k.half + block * 128;
     scale_keys<T, form>(rows, shared, room, k);
     __syncthreads();
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) q[n][i] *= rows.scale;
+    DR_UNROLL (n, 4)
+        DR_UNROLL (i, 4) q[n][i] *= rows.scale;
     if (reads) scale_rows(r, k.split, row, 1);
 #pragma unroll 1
     for (int b = 0; b < block; b++) {

@@ -138,10 +138,8 @@ template <typename T> static __device__ inline void meet_block() {
 /* Accumulators of the warp's products to at(row, column): a row of their block, the first of two channels. */
 template <typename T, typename function> static __device__ inline void put_pairs(const float (&c)[4][4], const function &at) {
     const int g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4), column = product_column<T>();
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) at(g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
+    DR_UNROLL (n, 4)
+        DR_UNROLL (h, 2) at(g + 8 * h, column + 8 * n + 2 * t) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
 }
 
 /* The same to a block's floats [16][64]; own: of the block whose rows the warp takes. */
@@ -210,8 +208,7 @@ static __device__ inline channel_results channel_results_of(const dr_cuda_backwa
         to.read = plan.reads ? call.back.d_read + at : NULL;
         to.write = call.back.d_write + at;
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    DR_UNROLL (i, 2) {
         const dr_cuda_row &row = dr_rule_row(rows, i < rows.steps ? i : 0);
         to.sign[i] = row.reads != DR_READS_TENSOR ? 0 : row.negative ? -1 : 1;
     }
@@ -370,8 +367,7 @@ static __device__ inline void rows_near(const dr_cuda_rows &rows, char *shared, 
     float2 x[HALF], fade[HALF]; /* of each writer: w times the decay since, that decay */
     float2 head = one, prefix = none;
     float gains[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
+    DR_UNROLL (i, HALF) {
         const int row = start + i;
         const bool decays = row_decays<form>(i), asks = row_asks<form>(i);
         const bool late = decays && row_late<form>(rows, row);
@@ -394,8 +390,7 @@ static __device__ inline void rows_near(const dr_cuda_rows &rows, char *shared, 
             rest = times(left, r);
             d_r = times(own_pair(own + OWN_BYTES, i), late ? before : head);
         }
-#pragma unroll
-        for (int j = 0; j < i; j++) {
+        DR_UNROLL (j, i) {
             const float2 fade_before = fade[j], x_before = x[j];
             float2 more = none;
             if (row_decays<form>(j)) { /* all that was written before it */
@@ -494,10 +489,8 @@ static __device__ inline float2 take_warp_sums(const keys_rows &k) {
     const int warp = (int)(threadIdx.x / 32), d = (int)(threadIdx.x % 32) * 2;
     const float *from = k.half + (warp + 1) * 64 + d;
     float2 sum = *(const float2 *)(k.exit + d), more[WARPS - 1]; /* asked for at once */
-#pragma unroll
-    for (int i = 0; i < WARPS - 1; i++) more[i] = *(const float2 *)(from + i * 64);
-#pragma unroll
-    for (int i = 0; i < WARPS - 1; i++) sum = make_float2(sum.x + more[i].x, sum.y + more[i].y);
+    DR_UNROLL (i, WARPS - 1) more[i] = *(const float2 *)(from + i * 64);
+    DR_UNROLL (i, WARPS - 1) sum = make_float2(sum.x + more[i].x, sum.y + more[i].y);
     return sum;
 }
 
@@ -515,8 +508,7 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
                          row_token<form>(rows, start + rows.steps - 1) * decay.token; /* of the first token that begins here */
     float *to = begin;
     float2 rest = take_warp_sums(k), sum[counts::tokens];
-#pragma unroll
-    for (int i = 0; i < counts::tokens; i++) {
+    DR_UNROLL (i, counts::tokens) {
         sum[i] = make_float2(sums.behind[i].x + rest.x, sums.behind[i].y + rest.y);
         rest = make_float2(rest.x + sums.written[i].x, rest.y + sums.written[i].y);
     }
@@ -528,8 +520,7 @@ static __device__ inline void give_decays(const dr_cuda_rows &rows, const dr_row
 #pragma unroll
         for (int i = 0; i < counts::tokens; i++, to += decay.token) *(float2 *)to = sum[i];
     } else {
-#pragma unroll
-        for (int i = 0; i < counts::tokens; i++) {
+        DR_UNROLL (i, counts::tokens) {
             const int row = start + i * counts::steps;
             if (row >= x.rows || (!known && row % rows.steps != 0)) continue;
             if (left > 0) to[0] = sum[i].x;
@@ -587,8 +578,7 @@ static __device__ inline void rows_far(char *shared, const keys_room &room, cons
 template <typename T, int form>
 static __device__ inline void put_writes(char *shared, const keys_room &room, const channel_results &to, made_rows<form> &r) {
     const int start = (int)(threadIdx.x / 32) * HALF, lane = (int)(threadIdx.x % 32);
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
+    DR_UNROLL (i, HALF) {
         if (form & FLOATS)
             put_floats(to, to.write, start + i, r.d_write[i]);
         else
@@ -612,8 +602,7 @@ static __device__ inline void make_rows(const dr_cuda_rows &rows, char *shared, 
     rows_near<T, form>(rows, shared, room, k, own, to, near, r.decays.behind);
     meet_block<T>();
     rows_far<T, form>(shared, room, k, own, near, r);
-#pragma unroll
-    for (int i = 0; i < decay_sums<form>::tokens; i++)
+    DR_UNROLL (i, decay_sums<form>::tokens)
         r.decays.behind[i] = make_float2(r.decays.behind[i].x + crossing.x, r.decays.behind[i].y + crossing.y);
 }
 

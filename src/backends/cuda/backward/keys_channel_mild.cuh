@@ -42,8 +42,7 @@ constexpr float MILD_DEEPEST = 8;
 template <int form> static __device__ inline void mild_sum_rows(const char *alpha, const keys_rows &k) {
     float2 sum = make_float2(0, 0);
     float most = 0, least = 0;
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
+    DR_UNROLL (i, HALF) {
         if (!row_decays<form>(i)) continue;
         const float2 g = row_pair<float, form>(alpha, i);
         sum = make_float2(sum.x + g.x, sum.y + g.y);
@@ -87,8 +86,7 @@ static __device__ inline float2 negative(float2 x) {
 template <bool turned> static __device__ inline void multiply_tiles(float (&c)[4][4], unsigned a, unsigned b) {
     const uint64_t from = dr_group_operand(a, 16), with = dr_group_operand(b, 16);
     dr_group_begin();
-#pragma unroll
-    for (int k = 0; k < 4; k++)
+    DR_UNROLL (k, 4)
         dr_group_multiply_tiles<turned, false>(__nv_bfloat16(), c, dr_group_forward(from, k * (turned ? 2048 : 32)),
                                                dr_group_forward(with, k * 2048), 1);
 }
@@ -150,8 +148,7 @@ static __device__ inline void scale_mildly(char *shared, const keys_room &room, 
     const unsigned thread = dr_forget(threadIdx.x);
     const int start = (int)(thread / 32) * HALF;
     float2 x = mild_start(span), up, down;
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
+    DR_UNROLL (i, HALF) {
         if (row_decays<form>(i)) {
             x = plus(MILD_LOG2, row_pair<float, form>(shared + room.alpha, thread, i), x);
             up = exp2_pair(x), down = exp2_pair(negative(x));
@@ -181,11 +178,9 @@ static __device__ inline void multiply_mildly(char *shared, const keys_room &roo
     const int row = product_block<T>() * 16 + (int)(threadIdx.x % 32) / 4;
     const unsigned base = dr_shared_address(shared), scores = base + room.score, erases = base + room.erase;
     const auto scaled = [&](int i) { return base + (unsigned)(room.scaled[i] + column * 2); };
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
+    DR_UNROLL (n, 4) {
         const float2 half = *(const float2 *)(mild_half(k) + column + 8 * n + threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+        DR_UNROLL (e, 4) {
             const float f = e % 2 ? half.y : half.x;
             q[n][e] *= scale * f, r[n][e] *= f, w[n][e] *= f;
         }
@@ -236,8 +231,7 @@ static __device__ inline void make_rows_mildly(char *shared, const keys_room &ro
         const float x = __shfl_sync(0xffffffffu, score, i);
         return make_float2(x, x);
     };
-#pragma unroll
-    for (int i = 0; i < HALF; i++)
+    DR_UNROLL (i, HALF)
         if (row_decays<form>(i)) x = plus(MILD_LOG2, row_pair<float, form>(alpha, i), x);
 #pragma unroll
     for (int i = HALF - 1; i >= 0; i--) {

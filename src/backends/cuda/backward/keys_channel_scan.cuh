@@ -111,11 +111,8 @@ static __device__ inline dr_chain_back scan_chain(const dr_cuda_backward_call &c
 static __device__ inline float2 scan_entry(char *shared, const keys_room &room, const keys_rows &k, float2 a, int warp) {
     float factor[WARPS - 1];
     float2 end[WARPS - 1];
-#pragma unroll
-    for (int w = 0; w < WARPS - 1; w++)
-        factor[w] = scan_factor(k, w), end[w] = scan_share_of(shared, room, w).end[threadIdx.x % 32];
-#pragma unroll
-    for (int w = 0; w < WARPS - 1; w++)
+    DR_UNROLL (w, WARPS - 1) factor[w] = scan_factor(k, w), end[w] = scan_share_of(shared, room, w).end[threadIdx.x % 32];
+    DR_UNROLL (w, WARPS - 1)
         if (w < warp) a = plus(factor[w], a, end[w]);
     return a;
 }
@@ -124,17 +121,14 @@ static __device__ inline float2 scan_entry(char *shared, const keys_room &room, 
 template <typename T, int form>
 static __device__ inline void scan_keys(const char *shared, const keys_room &room, unsigned (&key)[HALF]) {
     const unsigned thread = dr_forget(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < HALF; i++) key[i] = *(const unsigned *)(shared + room.read + row_at<T, form>(thread, i));
+    DR_UNROLL (i, HALF) key[i] = *(const unsigned *)(shared + room.read + row_at<T, form>(thread, i));
 }
 
 /* Over what the warps behind `warp` make of d. */
 static __device__ inline float2 scan_through(char *shared, const keys_room &room, const keys_rows &k, float2 d, int warp) {
     float factor[WARPS];
     float2 begin[WARPS];
-#pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        factor[w] = scan_factor(k, w), begin[w] = scan_share_of(shared, room, w).begin[threadIdx.x % 32];
+    DR_UNROLL (w, WARPS) factor[w] = scan_factor(k, w), begin[w] = scan_share_of(shared, room, w).begin[threadIdx.x % 32];
 #pragma unroll
     for (int w = WARPS - 1; w >= 0; w--)
         if (w > warp) d = plus(factor[w], d, begin[w]);
@@ -185,8 +179,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     if constexpr (blocks > 1) dr_cluster_await(dr_shared_address(&dots.come));
     if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < HALF; i++) d_key[i] = beside_pair(shared, room, start + i);
+    DR_UNROLL (i, HALF) d_key[i] = beside_pair(shared, room, start + i);
     scan_keys<T, form>(shared, room, key);
     float centre = dr_scan_sources<T, HALF>(squash, key, number, share.more, entry, a, r.d_write, d_key);
     share.begin[lane] = dr_scan_back<HALF>(number, r.d_write);
@@ -204,8 +197,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
         const dr_chain_back chain = scan_chain(call, x, first);
         const float2 end = scan_through(shared, room, k, make_float2(0, 0), -1);
         float product = 1;
-#pragma unroll
-        for (int i = 0; i < WARPS; i++) product *= scan_factor(k, i);
+        DR_UNROLL (i, WARPS) product *= scan_factor(k, i);
         dr_chain_tell(call.chain, chain, product, end);
         if (!known) last.exit[lane] = peeked = dr_chain_await(call.chain, chain);
         dr_chain_leave(rows, call.chain, chain, product, end, peeked);
@@ -216,8 +208,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float d_gain[HALF], d_alpha[HALF];
     scan_keys<T, form>(shared, room, key);
     dr_scan_give<T, HALF>(key, number, entry, behind, a, r.d_write, d_key, d_gain, d_alpha);
-#pragma unroll
-    for (int i = 0; i < HALF; i++) set_row<T, form>(shared + room.read, i, d_key[i]);
+    DR_UNROLL (i, HALF) set_row<T, form>(shared + room.read, i, d_key[i]);
     dr_warp_sums<HALF>(d_gain);
     dr_warp_sums<HALF>(d_alpha);
     const int64_t part = (x.block * (call.plan.key_width / 64) + first / 64) * 64 + start + lane / 4;

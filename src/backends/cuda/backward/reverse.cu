@@ -23,8 +23,7 @@
 template <typename T, int tiles>
 static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
                                                float (&y)[8][4]) {
-#pragma unroll
-    for (int k = 0; k < tiles / 2; k++) {
+    DR_UNROLL (k, tiles / 2) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
         dr_operand_a<T> a;
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
@@ -32,8 +31,7 @@ static __device__ inline void update_from_exit(const dr_scan_block &x, bool give
         if constexpr (sizeof(T) == 2)
             if (given) {
                 float rest[2][4];
-#pragma unroll
-                for (int i = 0; i < 8; i++) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
+                DR_UNROLL (i, 8) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
                 dr_operand_from<T>(a, rest[0], rest[1]);
                 dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
             }
@@ -44,8 +42,7 @@ static __device__ inline void update_from_exit(const dr_scan_block &x, bool give
 template <typename T> static __device__ inline void update_from_outputs(const dr_scan_block &x, float (&y)[8][4]) {
     const dr_cuda_chunk_plan &plan = x.call.plan;
     const int mine = (int)(threadIdx.x / 32) * 16;
-#pragma unroll
-    for (int k = 0; k < 4; k++)
+    DR_UNROLL (k, 4)
         if (k * 16 < plan.query_rows) {
             const unsigned base = dr_forget(dr_shared_address(x.shared));
             float d_o[2][4];
@@ -70,10 +67,8 @@ static __device__ inline void reverse_state(const dr_scan_block &x, bool full, f
         if (k * 16 < plan.query_rows) {
             float d_o[2][4];
             dr_load_transposed<T>(d_o, output, plan.query_rows, k * 16, mine);
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
+            DR_UNROLL (h, 2)
+                DR_UNROLL (j, 2) {
                     const float factor = factors.query[k * 16 + h * 8 + 2 * t + j];
                     d_o[h][j] *= factor;
                     d_o[h][j + 2] *= factor;
@@ -83,8 +78,7 @@ static __device__ inline void reverse_state(const dr_scan_block &x, bool full, f
             dr_multiply_row<T, false, tiles / 2, true>(s, a, query, plan.query_rows, k * 16);
         }
     if (!plan.reads) return;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         dr_operand_a<T> a;
         reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1], false);
         dr_multiply_row<T, false, tiles / 2, true>(s, a, reader, 64, k * 16);
@@ -100,16 +94,13 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
     const int64_t width = x.call.plan.value_width;
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     T *to = (T *)d_update + block * 64 * width + x.columns + threadIdx.x / 32 * 16;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         if constexpr (sizeof(T) == 2) {
-#pragma unroll
-            for (int h = 0; h < 2; h++)
+            DR_UNROLL (h, 2)
                 *(unsigned *)(to + (n * 8 + g) * width + 8 * h + 2 * t) =
                     dr_transpose_matrix(dr_pack(T(), y[n][2 * h], y[n][2 * h + 1]));
         } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) to[(n * 8 + 2 * t + i % 2) * width + g + i / 2 * 8] = y[n][i];
+            DR_UNROLL (i, 4) to[(n * 8 + 2 * t + i % 2) * width + g + i / 2 * 8] = y[n][i];
         }
     }
 }

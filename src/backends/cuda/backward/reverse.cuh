@@ -51,10 +51,8 @@ template <typename T>
 static __device__ inline void reverse_erased(dr_operand_a<T> &a, const float *erase, const float (&first)[4],
                                              const float (&second)[4], bool lost) {
     float erased[2][4];
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (h, 2)
+        DR_UNROLL (i, 4) {
             const float x = -erase[h * 8 + i % 2] * (h ? second : first)[i];
             erased[h][i] = lost ? reverse_lost<T>(x) : x;
         }

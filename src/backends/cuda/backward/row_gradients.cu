@@ -13,13 +13,11 @@ struct value_sums {
 };
 
 template <int E> static __device__ inline void clear(float (&x)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; e++) x[e] = 0;
+    DR_UNROLL (e, E) x[e] = 0;
 }
 
 template <int E> static __device__ inline void add(float (&to)[E], const float (&x)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; e++) to[e] += x[e];
+    DR_UNROLL (e, E) to[e] += x[e];
 }
 
 template <typename T, int E>
@@ -67,8 +65,7 @@ static __device__ inline void settle_gain(dr_dtype storage, const dr_cuda_row &s
 template <int E> static __device__ inline void settle_write(const float (&w)[E], float target, float (&d_w)[E]) {
     const float square = dr_lane_dot<E>(w, w), dot = dr_lane_dot<E>(w, d_w);
     const float more = dr_settle_by(target, dot, square);
-#pragma unroll
-    for (int e = 0; e < E; e++) d_w[e] = fmaf(more, w[e], d_w[e]);
+    DR_UNROLL (e, E) d_w[e] = fmaf(more, w[e], d_w[e]);
 }
 
 template <typename T, int E>
@@ -98,8 +95,7 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     float d_gain = 0, d_factor = 0;
     if (reads) {
         d_gain = -dr_lane_dot<E>(r, d_r);
-#pragma unroll
-        for (int e = 0; e < E; e++) d_r[e] *= -gains.gain;
+        DR_UNROLL (e, E) d_r[e] *= -gains.gain;
     }
     if (spec.values != DR_VALUES_NONE) {
         if (spec.values == DR_VALUES_GAINED)
@@ -117,16 +113,14 @@ static __device__ inline void row_back(const dr_cuda_backward_call &call, int64_
     own.erase_gain += d.erase_gain;
     own.alpha += d.alpha * scalars.alpha;
 
-#pragma unroll
-    for (int e = 0; e < E; e++) {
+    DR_UNROLL (e, E) {
         d_r[e] = fmaf(d.dot, w[e], d_r[e]);
         d_w[e] = fmaf(d.dot, r[e], d_w[e]);
     }
     if (spec.normalized) {
         float key[E];
         dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             d_w[e] = fmaf(d.key_dot, key[e], d_w[e]);
             sums.key[e] += d.key_dot * w[e];
         }
@@ -193,8 +187,7 @@ static __device__ inline void token_back(const dr_cuda_backward_call &call, int6
         const float correction = dr_input_scalar(rows, rows.ask_factor, 0, 0, key_head);
         float key[E];
         dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, key_head, rows.key_size, dr_lane_first<E>(), key);
-#pragma unroll
-        for (int e = 0; e < E; e++) sums.key[e] -= correction * read_query[e];
+        DR_UNROLL (e, E) sums.key[e] -= correction * read_query[e];
         const float dot = dr_lane_dot<E>(key, read_query);
         if (threadIdx.x % 32 == 0) call.back.d_correction[token * rows.key_heads + key_head] = -dot;
     }
@@ -236,15 +229,13 @@ typedef struct {
 
 static __device__ inline parts_of ask_parts(const float *from, int64_t at, int parts) {
     parts_of x = {};
-#pragma unroll
-    for (int p = 0; p < 4; p++)
+    DR_UNROLL (p, 4)
         if (from && p < parts) x.of[p] = from[at + p * 64];
     return x;
 }
 
 static __device__ inline float add_parts(float sum, const parts_of &x) {
-#pragma unroll
-    for (int p = 0; p < 4; p++) sum += x.of[p];
+    DR_UNROLL (p, 4) sum += x.of[p];
     return sum;
 }
 

@@ -172,17 +172,14 @@ static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr
 #pragma unroll
     for (int first = 0; first < count; first += ahead) {
         dr_operand_b<T> b[ahead][2];
-#pragma unroll
-        for (int n = 0; n < ahead; n++) {
+        DR_UNROLL (n, ahead) {
             if constexpr (turned)
                 dr_load_b<T>(b[n], tile, rows, (first + n) * 16, contracted);
             else
                 dr_load_b_straight<T>(b[n], tile, rows, contracted, column + (first + n) * 16);
         }
-#pragma unroll
-        for (int n = 0; n < ahead; n++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++)
+        DR_UNROLL (n, ahead) {
+            DR_UNROLL (i, 2)
                 if constexpr (state)
                     dr_product_onto<T>(c[2 * (first + n) + i], a, b[n][i]);
                 else
@@ -229,10 +226,8 @@ static __device__ inline void dr_load_turned(dr_operand_a<T> &a, unsigned tile, 
     const int t = (int)(threadIdx.x % 4);
     float x[2][4];
     dr_load_transposed<T>(x, tile, 64, k * 16, mine);
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
+    DR_UNROLL (h, 2)
+        DR_UNROLL (j, 2) {
             const float f = factor[k * 16 + h * 8 + 2 * t + j];
             x[h][j] *= f;
             x[h][j + 2] *= f;
@@ -256,12 +251,10 @@ static __device__ inline void dr_multiply_turned(float (&c)[8][4], unsigned a_ti
 /* Columns up to this warp's rows of the rows of one tile times the transpose of another: a triangle of scores. */
 template <typename T> static __device__ inline void dr_multiply_scores(float (&c)[8][4], unsigned a_tile, unsigned b_tile) {
     const int warp = (int)(threadIdx.x / 32);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         dr_operand_a<T> a;
         dr_load_a<T>(a, a_tile, 64, warp * 16, k * 16);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
+        DR_UNROLL (n, 4)
             if (n <= warp) {
                 dr_operand_b<T> b[2];
                 dr_load_b<T>(b, b_tile, 64, n * 16, k * 16);

@@ -24,8 +24,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
         float sum[E] = {}, part[E];
         for (int i = 0; i < group; i++) {
             dr_load_lane<T, E>(from + i * key_size, E, true, part);
-#pragma unroll
-            for (int e = 0; e < E; e++) sum[e] += part[e];
+            DR_UNROLL (e, E) sum[e] += part[e];
         }
         dr_store_lane<T, E>(to, E, true, sum);
     }

@@ -61,8 +61,7 @@ static __device__ inline void load_reads(const dr_cuda_backward_call &call, cons
     enum { TILE = 64 * 64 * (int)sizeof(T) };
     const dr_cuda_chunk_plan &plan = call.plan;
     const T *states = (const T *)call.saved + (x.block * plan.value_width + column) * plan.key_width;
-#pragma unroll
-    for (int i = 0; i < ahead<T>(); i++) {
+    DR_UNROLL (i, ahead<T>()) {
         if (!plan.reads || k + i * 64 >= plan.key_width) break;
         if (readers) load_readers<T>(call, x, k + i * 64, shared + room.reader + i * TILE);
         dr_load_columns<T>(shared + room.state + i * TILE, states, plan.key_width, k + i * 64);
@@ -86,8 +85,7 @@ static __device__ inline void load_vectors(const dr_cuda_backward_call &call, co
 template <typename T>
 static __device__ inline void multiply_reads(float (&read)[8][4], unsigned base, const updates_room &room, int k, int width) {
     enum { TILE = 64 * 64 * (int)sizeof(T) };
-#pragma unroll
-    for (int i = 0; i < ahead<T>(); i++)
+    DR_UNROLL (i, ahead<T>())
         if (k + i * 64 < width)
             dr_multiply_tiles<T, true>(read, base + room.reader + i * TILE, base + room.state + i * TILE, 0, 4);
 }
@@ -112,8 +110,7 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
 #pragma unroll
     for (int at = (int)threadIdx.x / units; at < 64 / share; at += BLOCK_THREADS / units) {
         float d_value[unit] = {}, d_gate[unit] = {};
-#pragma unroll
-        for (int i = 0; i < share; i++) {
+        DR_UNROLL (i, share) {
             const int row = at * share + i;
             const dr_values kind = rows.row[i].values;
             if (share > 1 && kind == DR_VALUES_NONE) continue;
@@ -123,8 +120,7 @@ static __device__ inline void value_gradients(const dr_cuda_rows &rows, const dr
             d.words = *(const uint4 *)(d_update + dr_tile_at<T>(0, 64, row, within));
             if (gated) w.words = *(const uint4 *)(gates + dr_tile_at<T>(0, 64, row, within));
             float sum = 0;
-#pragma unroll
-            for (int e = 0; e < unit; e++) {
+            DR_UNROLL (e, unit) {
                 const float d_z = dr_to_float(d.x[e]), open = gated ? dr_to_float(w.x[e]) : 1.0f;
                 const float z = dr_to_float(v.x[e]);
                 sum = fmaf(open * z, d_z, sum);
@@ -148,12 +144,10 @@ static __device__ inline void take_rest(const dr_cuda_rows &rows, const char *va
                                         const float *gain, const float (&read)[8][4], float (&u)[8][4]) {
     const int mine = (int)(threadIdx.x / 32) * 16, g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
     const bool gated = gates_there && rows.row[rows.steps == 2 ? g % 2 : 0].values == DR_VALUES_GATED;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int row = mine + g + 8 * h;
         const float f = factor[row], c = gain[row];
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             const unsigned at = dr_tile_at<T>(0, 64, row, 8 * n + 2 * t);
             const float2 z = dr_load_pair<T>(values + at);
             float2 factors = make_float2(f, f);
@@ -179,8 +173,7 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
     enum { LOW = 64 * 64 * 2 };
     const int warp = (int)(threadIdx.x / 32), g = (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
     const unsigned beside = g / 2 != t ? ~0u : g % 2 ? 0x0000ffffu : 0xffff0000u; /* of two neighbours, which may hold it */
-#pragma unroll
-    for (int k = 0; k < 4; k++)
+    DR_UNROLL (k, 4)
         if (k <= warp) {
             dr_operand_a<T> a, low;
             dr_load_a<T>(a, inverse, 64, warp * 16, k * 16);
@@ -188,19 +181,16 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
                 dr_load_a<T>(low, inverse + LOW, 64, warp * 16, k * 16);
                 if (k == warp) a.x[0] &= beside, a.x[3] &= beside;
             }
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
+            DR_UNROLL (n, 4) {
                 dr_operand_b<T> b[2];
                 dr_load_b_straight<T>(b, rest, 64, k * 16, n * 16);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
+                DR_UNROLL (i, 2) {
                     dr_product<T>(u[2 * n + i], a, b[i]);
                     if constexpr (sizeof(T) == 2) dr_product<T>(u[2 * n + i], low, b[i]);
                 }
                 if constexpr (sizeof(T) == 2) {
                     dr_load_b_straight<T>(b, rest + LOW, 64, k * 16, n * 16);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) dr_product<T>(u[2 * n + i], a, b[i]);
+                    DR_UNROLL (i, 2) dr_product<T>(u[2 * n + i], a, b[i]);
                 }
             }
         }
@@ -224,8 +214,7 @@ template <typename T> static __device__ inline void load_inverse(char *tile, con
         const float4 all = *(const float4 *)(from + j * 64);
         float x[4] = {all.x, all.y, all.z, all.w}, rest[4];
         T *to = (T *)(tile + j * 64 * (int)sizeof(T));
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+        DR_UNROLL (e, 4) {
             x[e] = column + e < first + j ? x[e] : 0;
             rest[e] = x[e] - dr_to_float(dr_from_float<T>(x[e]));
         }
@@ -322,17 +311,13 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
             value_gradients<T, 1, true>(rows, x, column, value, values, gates, d_update, dots);
         else
             value_gradients<T, 1, false>(rows, x, column, value, values, gates, d_update, dots);
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
+        DR_UNROLL (n, 8)
+            DR_UNROLL (h, 2)
                 if (plan.reads) put_fine<T>(shared + room.rest, mine + g + 8 * h, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
         __syncthreads(); /* the values are read as well */
         if (plan.reads) apply_inverse<T>(u, base + room.inverse, base + room.rest);
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
+        DR_UNROLL (n, 8)
+            DR_UNROLL (h, 2) {
                 const int row = mine + g + 8 * h;
                 const float2 d_z = dr_load_pair<T>(shared + room.d_update + dr_tile_at<T>(0, 64, row, 8 * n + 2 * t));
                 write_dot[h] = fmaf(u[n][2 * h], d_z.x, write_dot[h]);
@@ -359,10 +344,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
     float *fade = (float *)(shared + room.fade);
     if (rows.scalar_decay) spread_factors(alpha, fade);
     __syncthreads();
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2) {
             const int i = mine + g + 8 * h, j = 8 * n + 2 * t;
             float2 query_fade = make_float2(1, 1), read_fade = query_fade;
             if (rows.scalar_decay) {

@@ -87,8 +87,7 @@ static __device__ inline void ask_chunk(const updates_call &call, const dr_row_b
     if (reads) {
         const T *states = (const T *)call.saved + (x.block * 128 + column) * 128;
         const T *readers = (const T *)call.chunk.reader + x.block * 64 * 128;
-#pragma unroll
-        for (int b = 0; b < 2; b++) dr_load_columns<T>(shared + places::state + 2 * own + b * BOX, states, 128, b * 64);
+        DR_UNROLL (b, 2) dr_load_columns<T>(shared + places::state + 2 * own + b * BOX, states, 128, b * 64);
         dr_load_columns<T>(shared + places::reader + own, readers, 128, column);
     }
     dr_load_columns<T>(shared + places::d_update + own, (const T *)call.back.d_update + x.block * 64 * 128, 128, column);
@@ -132,10 +131,8 @@ static __device__ inline void put_gradient(char *box, const float (&c)[8][4], co
 
 /* C: what stands in its places. */
 template <typename T> static __device__ inline void unpack_places(float (&c)[8][4], const unsigned (&x)[8][2]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2) {
             const float2 pair = dr_unpack(T(), x[n][h]);
             c[n][2 * h] = pair.x, c[n][2 * h + 1] = pair.y;
         }
@@ -144,10 +141,8 @@ template <typename T> static __device__ inline void unpack_places(float (&c)[8][
 /* C times factors of its rows times, where gates are there, these. */
 template <typename T, bool gated>
 static __device__ inline void open_places(float (&c)[8][4], const float (&factor)[2], const unsigned (&gates)[8][2]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2) {
             float2 open = make_float2(factor[h], factor[h]);
             if (gated) open = dr_unpack(T(), gates[n][h]), open.x *= factor[h], open.y *= factor[h];
             c[n][2 * h] *= open.x, c[n][2 * h + 1] *= open.y;
@@ -156,10 +151,8 @@ static __device__ inline void open_places(float (&c)[8][4], const float (&factor
 
 /* Y -= diag(c) R~ S, from Z and R~ S. */
 static __device__ inline void take_reads(float (&z)[8][4], const float (&read)[8][4], const float (&gain)[2]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) z[n][e] = fmaf(-gain[e / 2], read[n][e], z[n][e]);
+    DR_UNROLL (n, 8)
+        DR_UNROLL (e, 4) z[n][e] = fmaf(-gain[e / 2], read[n][e], z[n][e]);
 }
 
 #endif
@@ -182,8 +175,7 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     float(*sums)[2][64] = (float(*)[2][64])(shared + places::sums); /* of value . dz and u . dz, by groups */
     const dr_cuda_factors &factors = call.chunk.factors[x.block];
     float factor[2], gain[2], read_gain[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         gain[h] = factors.gain[row + 8 * h], read_gain[h] = factors.erase[row + 8 * h], factor[h] = factors.value[row + 8 * h];
     }
     dr_copy_wait<1>();
@@ -192,9 +184,7 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     float u[8][4];
     const auto ask_reads = [&](bool add) {
         dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < 2; b++)
-            chain<T, false, true>(u, base + places::reader + b * BOX, base + state + b * BOX, add || b > 0);
+        DR_UNROLL (b, 2) chain<T, false, true>(u, base + places::reader + b * BOX, base + state + b * BOX, add || b > 0);
         dr_group_commit();
     };
     if (reads && !gated) ask_reads(false); /* gates take the registers */
@@ -267,16 +257,13 @@ static __global__ void __launch_bounds__(UPDATES_THREADS, 2) updates_warpgroups(
     if (!reads && group) return;
     const unsigned scored = base + (group ? places::d_update : places::output);
     dr_group_begin();
-#pragma unroll
-    for (int b = 0; b < 2; b++) chain<T, false, true>(u, scored + b * BOX, base + places::value + b * BOX, b > 0);
+    DR_UNROLL (b, 2) chain<T, false, true>(u, scored + b * BOX, base + places::value + b * BOX, b > 0);
     dr_group_commit();
     dr_group_wait<0>();
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const float f = group ? dr_score_gain(gain[h]) : rows.scale;
         const int last = row + 8 * h - 2 * t - group; /* G up to the diagonal, M below it */
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
+        DR_UNROLL (n, 8) {
             u[n][2 * h] = 8 * n <= last ? f * u[n][2 * h] : 0;
             u[n][2 * h + 1] = 8 * n + 1 <= last ? f * u[n][2 * h + 1] : 0;
         }

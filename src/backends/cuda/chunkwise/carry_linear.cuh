@@ -147,8 +147,7 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
     dr_chunk_place now = dr_carry_first<back>(call, place);
     dr_group_stream keys = dr_group_open_input<T>(plan, key, now.first, key_head, 0, 64, rows.key_size == boxes * 64, step);
     dr_group_stream values[2], gates[2];
-#pragma unroll
-    for (int g = 0; g < 2; g++) {
+    DR_UNROLL (g, 2) {
         const int column = place.columns + g * 64;
         const bool whole = g < groups && column + 64 <= rows.value_size;
         values[g] = dr_group_open_input<T>(plan, value, now.first, place.head, column, 64, whole, step);
@@ -160,8 +159,7 @@ static __device__ inline void dr_carry_copy(const dr_carry_call &call, char *sha
         const int stage = at.stage * call.bytes;
         dr_carry_load<T, boxes>(keys, rows, key, now, key_head, 0, rows.key_size, base + (unsigned)stage + mine,
                                 shared + stage);
-#pragma unroll
-        for (int g = 0; g < 2; g++) {
+        DR_UNROLL (g, 2) {
             if (g >= groups) continue;
             const int column = place.columns + g * 64, to = stage + call.value + g * 64 * 64 * 2;
             dr_carry_load<T, 1>(values[g], rows, value, now, place.head, column, rows.value_size, base + (unsigned)to + mine,
@@ -195,9 +193,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
                                        if (!back || chunks > 0)
                                            next.place.tokens = back ? chunk : dr_carry_tokens(call, place, next.place.first);
                                        next.alive = next.place.tokens;
-#pragma unroll
-                                       for (int e = 0; e < 2; e++)
-                                           asked[e] = dr_linear_ask(rows, next, 2 * lane + e, 2 * lane + e);
+                                       DR_UNROLL (e, 2) asked[e] = dr_linear_ask(rows, next, 2 * lane + e, 2 * lane + e);
     };
     if (left > 0) ask(warp);
     float passage = 1;
@@ -206,8 +202,7 @@ static __device__ inline void dr_carry_decay(const dr_carry_call &call, char *sh
     for (; left > 0; left -= 4) {
         const dr_prepare_block x = next;
         float alpha[2], factor[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+        DR_UNROLL (e, 2) {
             const int i = 2 * lane + e;
             alpha[e] = rows.scalar_decay ? expf(asked[e].log_decay) : 1.0f;
             factor[e] = back ? i < x.alive ? rows.scale : 0.0f : dr_linear_factors(rows, x, i, asked[e].gain).value;
@@ -250,11 +245,9 @@ static __device__ inline void dr_carry_values(const dr_carry_decays &decays, uns
     unsigned w[4][4];
     dr_group_values<T>(false, 0xffffffffu, value, z);
     if (gated) dr_group_values<T>(false, 0xffffffffu, gate, w);
-#pragma unroll
-    for (int n = 0; n < 8; n++) { /* two rows, and columns g and g + 8 */
+    DR_UNROLL (n, 8) { /* two rows, and columns g and g + 8 */
         const float2 f = *(const float2 *)&row[n * 8];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        DR_UNROLL (i, 2) {
             unsigned &pair = z[n / 2][n % 2 * 2 + i];
             float2 x = dr_unpack(T(), pair);
             if (gated) {
@@ -278,8 +271,7 @@ static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *
     float s[tiles][4] = {};
     dr_scan_enter<tiles>(x, place, place.part == (back ? place.parts - 1 : 0), !keeps, scan.initial, call.between, s);
     if (!keeps && chunks < place.end - place.begin) {
-#pragma unroll
-        for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] = 0;
+        DR_UNROLL (i, tiles * 4) s[i / 4][i % 4] = 0;
     }
     int64_t block = (place.slot + (back ? place.end - 1 : place.begin)) * scan.plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
@@ -297,8 +289,7 @@ static __device__ inline void dr_carry_compute(const dr_carry_call &call, char *
         const float keep = decays.keep;
         unsigned a[steps][4];
         if (keeps) dr_group_state<T, tiles>(s, a);
-#pragma unroll
-        for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= keep;
+        DR_UNROLL (i, tiles * 4) s[i / 4][i % 4] *= keep;
         dr_group_begin();
         dr_group_chain<T, false>(s, z, key, 8192, true);
         dr_group_commit();
@@ -370,14 +361,12 @@ static __global__ void __launch_bounds__(DR_JOIN_THREADS) join_linear(const __gr
     for (int begin = 0; begin + 1 < parts; begin += DR_JOIN_AHEAD) {
         float4 local[DR_JOIN_AHEAD];
         float passage[DR_JOIN_AHEAD];
-#pragma unroll
-        for (int i = 0; i < DR_JOIN_AHEAD; i++)
+        DR_UNROLL (i, DR_JOIN_AHEAD)
             if (begin + i + 1 < parts) {
                 local[i] = *(const float4 *)(call.local + place_of(begin + i) * size + at);
                 passage[i] = begin + i ? call.passage[place_of(begin + i)] : 0;
             }
-#pragma unroll
-        for (int i = 0; i < DR_JOIN_AHEAD; i++)
+        DR_UNROLL (i, DR_JOIN_AHEAD)
             if (begin + i + 1 < parts) {
                 x.x = fmaf(passage[i], x.x, local[i].x), x.y = fmaf(passage[i], x.y, local[i].y);
                 x.z = fmaf(passage[i], x.z, local[i].z), x.w = fmaf(passage[i], x.w, local[i].w);

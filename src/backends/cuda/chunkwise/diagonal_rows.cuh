@@ -139,15 +139,12 @@ static __device__ inline float dr_inside_await(const dr_cuda_chunk_plan &plan, c
             state = dr_hear(dr_inside_of<C>(chain.entry, first));
             product = dr_hear(chain.product + first + (lane < between ? lane : 0) * H);
         }
-#pragma unroll
-        for (int n = 0; n < INSIDE_AT_ONCE; n++)
+        DR_UNROLL (n, INSIDE_AT_ONCE)
             end[n] = dr_hear(dr_inside_of<C>(chain.end, first + (unsigned)(i + n < between ? i + n : i) * H));
         bool told = dr_is_told(state) && dr_is_told(product);
-#pragma unroll
-        for (int n = 0; n < INSIDE_AT_ONCE; n++) told = told && dr_is_told(end[n]);
+        DR_UNROLL (n, INSIDE_AT_ONCE) told = told && dr_is_told(end[n]);
         if (!__all_sync(0xffffffffu, told)) continue;
-#pragma unroll
-        for (int n = 0; n < INSIDE_AT_ONCE; n++) {
+        DR_UNROLL (n, INSIDE_AT_ONCE) {
             const float over = __shfl_sync(0xffffffffu, product, i + n);
             if (i + n < between) state = fmaf(over, state, end[n]);
         }
@@ -169,8 +166,7 @@ static __device__ inline void dr_inside_pass(const dr_cuda_chunk_plan &plan, con
     dr_meet<groups>();
     float over[INSIDE_BLOCKS], end = 0;
     dr_take_fours(room.product, over);
-#pragma unroll
-    for (int b = 0; b < INSIDE_BLOCKS; b++) end = fmaf(over[b], end, room.part[b][channel]);
+    DR_UNROLL (b, INSIDE_BLOCKS) end = fmaf(over[b], end, room.part[b][channel]);
     const float product = over[0] * over[1] * (over[2] * over[3]);
     dr_tell(dr_inside_of<C>(chain.end, place.own), end);
     if (first) dr_tell(chain.product + place.own, product);
@@ -248,18 +244,15 @@ static __device__ inline void dr_inside_put_rows(const dr_cuda_chunk_plan &plan,
 template <typename T, int C>
 static __device__ inline void dr_inside_from_zero(const dr_inside_room &room, const char *keys, float (&a)[C]) {
     const int first = dr_copy_thread() / 32 * INSIDE_BLOCK;
-#pragma unroll
-    for (int e = 0; e < C; e++) a[e] = 0;
+    DR_UNROLL (e, C) a[e] = 0;
 #pragma unroll 1
     for (int i = first; i < first + INSIDE_BLOCK; i += 4) {
         float weight[4];
         dr_take_fours(room.weight + i, weight);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
+        DR_UNROLL (j, 4) {
             float k[C];
             dr_inside_key<T, C>(keys, i, j, k);
-#pragma unroll
-            for (int e = 0; e < C; e++) a[e] = fmaf(weight[j], k[e] * k[e], a[e]);
+            DR_UNROLL (e, C) a[e] = fmaf(weight[j], k[e] * k[e], a[e]);
         }
     }
 }
@@ -282,17 +275,13 @@ static __device__ inline void dr_inside_writes(const dr_inside_room &room, const
         dr_take_fours(room.alpha + i, alpha);
         dr_take_fours(room.gain + i, gain);
         dr_take_fours(room.shift + i, shift);
-#pragma unroll
-        for (int j = 0; j < rows; j++) dr_inside_key<T, C>(keys, i, j, k[j]);
-#pragma unroll
-        for (int j = 0; j < rows; j++)
-#pragma unroll
-            for (int e = 0; e < C; e++) {
+        DR_UNROLL (j, rows) dr_inside_key<T, C>(keys, i, j, k[j]);
+        DR_UNROLL (j, rows)
+            DR_UNROLL (e, C) {
                 x[e] = fmaf(alpha[j], x[e], fmaf(gain[j], k[j][e] * k[j][e], shift[j]));
                 k[j][e] *= dr_inside_squashed(squash, x[e]);
             }
-#pragma unroll
-        for (int j = 0; j < rows; j++) dr_inside_put<T, C>(writes, i, j, k[j]);
+        DR_UNROLL (j, rows) dr_inside_put<T, C>(writes, i, j, k[j]);
     }
 }
 
@@ -305,8 +294,7 @@ static __device__ inline void dr_inside_writes_slowly(const dr_inside_room &room
     for (int i = first; i < first + INSIDE_BLOCK; i++) {
         float w[C], slope;
         dr_inside_key<T, C>(keys, i & ~3, i & 3, w);
-#pragma unroll
-        for (int e = 0; e < C; e++) {
+        DR_UNROLL (e, C) {
             a[e] = dr_map_scan_step(a[e], room.alpha[i], room.gain[i], w[e]);
             w[e] *= dr_map_squash_value(&squash, a[e], centre, &slope);
         }
@@ -348,15 +336,13 @@ static __device__ inline void dr_inside_make(const dr_cuda_chunk_plan &plan, con
     for (int b = 0; b < warp; b++) {
         float part[C];
         dr_inside_take<C>(room.part[b] + channel, part);
-#pragma unroll
-        for (int e = 0; e < C; e++) a[e] = fmaf(room.product[b], a[e], part[e]);
+        DR_UNROLL (e, C) a[e] = fmaf(room.product[b], a[e], part[e]);
     }
     if (squash.eps == 0) {
         dr_inside_writes_slowly<T, C>(room, plan.rows.squash, early.centre, keys, writes, a);
         return;
     }
-#pragma unroll
-    for (int e = 0; e < C; e++) a[e] = fmaf(squash.scale, a[e], squash.eps);
+    DR_UNROLL (e, C) a[e] = fmaf(squash.scale, a[e], squash.eps);
     dr_inside_writes<T, C>(room, squash, keys, writes, a);
 }
 

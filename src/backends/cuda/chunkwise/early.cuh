@@ -56,8 +56,7 @@ template <typename T, bool sums>
 static __device__ inline float dr_early_grows(const dr_cuda_chunk_plan &plan, const dr_early_rows &x) {
     const dr_map_squash &squash = plan.rows.squash;
     float kk[EARLY_ROWS], kq[EARLY_ROWS], qq[EARLY_ROWS], grown;
-#pragma unroll
-    for (int i = 0; i < EARLY_ROWS; i++) {
+    DR_UNROLL (i, EARLY_ROWS) {
         kk[i] = dr_early_dot<T>(x.key[i], x.key[i]);
         if (sums) kq[i] = dr_early_dot<T>(x.key[i], x.query[i]), qq[i] = dr_early_dot<T>(x.query[i], x.query[i]);
     }
@@ -131,14 +130,12 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
 #pragma unroll 1
     while (count < most && !(bound <= plan.forgotten && kept <= plan.forgotten)) {
         dr_early_rows x[at_once];
-#pragma unroll
-        for (int c = 0; c < at_once; c++) {
+        DR_UNROLL (c, at_once) {
             const int chunk = chunk_of(count + c < most ? count + c : count);
             const int row = chunk * DR_CUDA_CHUNK_ROWS + warp * EARLY_ROWS, left = length - row;
             const T *key = (const T *)reader.at + (int64_t)(first + row) * reader.token + key_head * reader.head + channel;
             const T *query = (const T *)queries.at + (int64_t)(first + row) * queries.token + key_head * queries.head + channel;
-#pragma unroll
-            for (int i = 0; i < EARLY_ROWS; i++) {
+            DR_UNROLL (i, EARLY_ROWS) {
                 const bool there = i < left && channel < rows.key_size;
                 x[c].key[i] = there ? *(const uint2 *)(key + i * reader.token) : make_uint2(0, 0);
                 if (sums) x[c].query[i] = there ? *(const uint2 *)(query + i * queries.token) : make_uint2(0, 0);
@@ -157,8 +154,7 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             put(fade, decay);
             if (scanned) put(forget, forgets);
         }
-#pragma unroll
-        for (int c = 0; c < at_once; c++) {
+        DR_UNROLL (c, at_once) {
             const float grown = dr_early_grows<T, sums>(plan, x[c]);
             if (lane == 0) growth[count + c][warp] = grown;
         }
@@ -173,8 +169,7 @@ static __global__ void __launch_bounds__(EARLY_THREADS, 2) find_early(const __gr
             bound += decay[count].x + decay[count].y;
             if (scanned) kept += forgets[count].x + forgets[count].y;
             const float4 *more = (const float4 *)growth[count];
-#pragma unroll
-            for (int i = 0; i < EARLY_WARPS / 4; i++) bound += more[i].x + more[i].y + (more[i].z + more[i].w);
+            DR_UNROLL (i, EARLY_WARPS / 4) bound += more[i].x + more[i].y + (more[i].z + more[i].w);
         }
     }
     if (!(bound <= plan.forgotten && kept <= plan.forgotten)) count = most == edge ? edge : -1;

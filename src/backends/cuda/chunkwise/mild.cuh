@@ -20,19 +20,16 @@ template <int channels> struct dr_mild_span { float start[channels], half[channe
 template <int parts, int channels, typename function>
 static __device__ inline bool dr_mild_find(int own, dr_mild_span<channels> &span, const function &take) {
     float total[channels] = {}, before[channels] = {};
-#pragma unroll
-    for (int part = 0; part < parts; part++) {
+    DR_UNROLL (part, parts) {
         float sum[channels];
         take(part, sum);
-#pragma unroll
-        for (int e = 0; e < channels; e++) {
+        DR_UNROLL (e, channels) {
             before[e] = part == own ? total[e] : before[e];
             total[e] += sum[e];
         }
     }
     bool mild = true;
-#pragma unroll
-    for (int e = 0; e < channels; e++) {
+    DR_UNROLL (e, channels) {
         mild = mild && total[e] >= -MILD_MOST; /* not of a NaN */
         span.half[e] = 0.5f * MILD_LOG2 * total[e];
         span.start[e] = fmaf(MILD_LOG2, before[e], -span.half[e]);

@@ -77,8 +77,7 @@ typedef struct {
 template <bool back, int width>
 static __device__ inline void dr_join_load(const float *passage, int row, int column, dr_join_tile &m) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    DR_UNROLL (i, 8) {
         const int j = back ? i / 2 * 8 + g : i * 4 + t, k = back ? i % 2 * 16 + t * 4 : g * 4;
         m.x[i] = __ldg((const float4 *)(passage + (row + j) * width + column + k));
     }
@@ -90,14 +89,12 @@ static __device__ inline void dr_join_multiply(const dr_join_tile &m, const floa
                                                float (&c)[2][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const auto number = [&](int i, int e) { return e == 0 ? m.x[i].x : e == 1 ? m.x[i].y : e == 2 ? m.x[i].z : m.x[i].w; };
-#pragma unroll
-    for (int s = 0; s < 4; s++) { /* eight channels that are contracted; back: two of each lane's four */
+    DR_UNROLL (s, 4) { /* eight channels that are contracted; back: two of each lane's four */
         const float *from = &state[g][first + (back ? s / 2 * 16 + t * 4 + s % 2 * 2 : s * 8 + t)];
         unsigned high_b[2], low_b[2];
         dr_split(from[0], high_b[0], low_b[0]);
         dr_split(from[back ? 1 : 4], high_b[1], low_b[1]);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
+        DR_UNROLL (r, 2) {
             unsigned high[4], low[4];
             if constexpr (back)
                 dr_split_four(high, low, number(4 * r + s / 2, s % 2 * 2), number(4 * r + 2 + s / 2, s % 2 * 2),
@@ -116,12 +113,10 @@ static __device__ inline void dr_join_multiply(const dr_join_tile &m, const floa
 template <bool back, int padded>
 static __device__ inline void dr_join_put(const float (&c)[2][4], int first, float (&sums)[DR_JOIN_COLUMNS][padded]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int v = 0; v < 2; v++) {
+    DR_UNROLL (v, 2) {
         float *to = &sums[2 * t + v][first];
         if constexpr (back)
-#pragma unroll
-            for (int i = 0; i < 4; i++) to[i * 8 + g] = c[i / 2][i % 2 * 2 + v];
+            DR_UNROLL (i, 4) to[i * 8 + g] = c[i / 2][i % 2 * 2 + v];
         else
             *(float4 *)(to + g * 4) = make_float4(c[0][v], c[0][2 + v], c[1][v], c[1][2 + v]);
     }
@@ -169,11 +164,9 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
         const float *local = call.local + (place_of(part) * plan.value_width + first) * width + thread;
         float *to = call.to + (place_of(part_of(step + 1)) * plan.value_width + first) * width + thread;
         float x[shape::own], c[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < shape::own; i++) x[i] = local[i * threads];
+        DR_UNROLL (i, shape::own) x[i] = local[i * threads];
         if (joins && plan.reads) {
-#pragma unroll
-            for (int tile = 0; tile < shape::tiles; tile++) {
+            DR_UNROLL (tile, shape::tiles) {
                 const bool last = tile + 1 == shape::tiles;
                 dr_join_tile next;
                 ask(last ? step + 1 : step, last ? 0 : tile + 1, next);
@@ -188,8 +181,7 @@ static __global__ void __launch_bounds__(dr_join_shape<width>::threads) join_par
                                                                     (part + 1) * length, shape::shares, thread % width);
         }
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < shape::own; i++) {
+        DR_UNROLL (i, shape::own) {
             const int v = (i * threads + thread) / width, k = (i * threads + thread) % width;
             float kept = 1;
             for (int s = 0; s < shape::shares && joins; s++) {

@@ -65,13 +65,11 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
         dr_operand_a<T> r, q;
         if (reads) dr_load_a<T>(r, reader, 64, warp * 16, k);
         dr_load_a<T>(q, query, 64, warp * 16, k);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
+        DR_UNROLL (n, 4)
             if (n <= warp) {
                 dr_operand_b<T> w[2];
                 dr_load_b<T>(w, writer, 64, n * 16, k);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
+                DR_UNROLL (h, 2) {
                     if (reads) dr_product<T>(l[2 * n + h], r, w[h]);
                     dr_product<T>(p[2 * n + h], q, w[h]);
                 }
@@ -81,11 +79,9 @@ static __device__ inline void dr_prepare_scores(unsigned writer, unsigned reader
 
 /* R W^T of r = key + lambda query, from K W^T and Q W^T. */
 static __device__ inline void dr_prepare_sum(const dr_prepare_small &small, float (&l)[8][4], const float (&p)[8][4]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const float lambda = small.lambda[dr_prepare_warp() * 16 + threadIdx.x % 32 / 4 + 8 * h];
-#pragma unroll
-        for (int n = 0; n < 8; n++)
+        DR_UNROLL (n, 8)
 #pragma unroll
             for (int e = 2 * h; e < 2 * h + 2; e++) l[n][e] = fmaf(lambda, p[n][e], l[n][e]);
     }
@@ -117,8 +113,7 @@ static __device__ inline void dr_prepare_put_sum(const dr_prepare_small &small, 
 static __device__ inline void dr_prepare_dots(const float (&l)[8][4], float *dot) {
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     if (g / 2 != t) return;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
+    DR_UNROLL (n, 8)
         if (n / 2 == warp) dot[n * 8 + g] = g % 2 ? l[n][n % 2 * 2 + 1] : l[n][n % 2 * 2];
 }
 
@@ -223,22 +218,18 @@ static __device__ inline void dr_prepare_mask(const dr_prepare_small &small, con
                                               const float *from_start, const float (&factor)[2], float (&c)[8][4]) {
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     float row[2]; /* times the blocks between */
-#pragma unroll
-    for (int h = 0; h < 2; h++) row[h] = factor[h] * from_start[warp * 16 + g + 8 * h];
+    DR_UNROLL (h, 2) row[h] = factor[h] * from_start[warp * 16 + g + 8 * h];
 #pragma unroll
     for (int b = 3; b >= 0; b--) {
         if (b > warp) {
-#pragma unroll
-            for (int e = 0; e < 8; e++) c[2 * b + e / 4][e % 4] = 0;
+            DR_UNROLL (e, 8) c[2 * b + e / 4][e % 4] = 0;
         } else if (b < warp) {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++) {
                 const float2 tail = *(const float2 *)&small.tail[n * 8 + 2 * t];
-#pragma unroll
-                for (int h = 0; h < 2; h++) c[n][2 * h] *= row[h] * tail.x, c[n][2 * h + 1] *= row[h] * tail.y;
+                DR_UNROLL (h, 2) c[n][2 * h] *= row[h] * tail.x, c[n][2 * h + 1] *= row[h] * tail.y;
             }
-#pragma unroll
-            for (int h = 0; h < 2; h++) row[h] *= small.total[b];
+            DR_UNROLL (h, 2) row[h] *= small.total[b];
         } else {
             float(&left)[4] = c[2 * b], (&right)[4] = c[2 * b + 1];
             /* whether columns 2t and 2t + 1 of the half are seen by row g of it */
@@ -269,8 +260,7 @@ static __device__ inline void dr_prepare_mask_queries(const dr_cuda_rows &rows, 
 /* P' = P A: rows 16 warp .. of P from registers. */
 template <bool precise>
 static __device__ inline void dr_prepare_combine(const float *matrix, int warp, const float (&p)[8][4], float (&c)[8][4]) {
-#pragma unroll
-    for (int k = 0; k < 8; k++)
+    DR_UNROLL (k, 8)
         if (k < 2 * warp + 2) { /* P is zero behind the warp's diagonal block, A above the row */
             dr_eight_a<precise> a;
             dr_accumulator_a<precise>(a, p[k]);
@@ -281,10 +271,8 @@ static __device__ inline void dr_prepare_combine(const float *matrix, int warp, 
                 dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
             }
         }
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) c[n][e] *= precise ? 1.0f : DR_CUT_LIFT;
+    DR_UNROLL (n, 8)
+        DR_UNROLL (e, 4) c[n][e] *= precise ? 1.0f : DR_CUT_LIFT;
 }
 
 /* Rows 16 warp .. of P' that belong to a query, and zeros behind them all. pairs: the upper rows are queries 8 warp ... */
@@ -292,13 +280,11 @@ template <typename T, bool pairs>
 static __device__ inline void dr_prepare_put_score(const dr_cuda_chunk_plan &plan, T *to, int warp, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = plan.rows;
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    DR_UNROLL (h, 2) {
         const int i = warp * 16 + g + 8 * h, token = pairs ? warp * 8 + g : dr_row_token(rows, i);
         if (token >= plan.chunk || (pairs ? h > 0 : i - token * rows.steps != rows.steps - 1)) continue;
         T *row = to + token * 64 + 2 * t;
-#pragma unroll
-        for (int n = 0; n < 8; n++) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
+        DR_UNROLL (n, 8) dr_store_pair<T>(row + n * 8, c[n][2 * h], c[n][2 * h + 1]);
     }
 #pragma unroll 1
     for (int i = plan.chunk * 64 + dr_copy_thread(); i < plan.query_rows * 64; i += PREPARE_THREADS)
@@ -312,8 +298,7 @@ static __device__ inline void dr_load_rounded(dr_eight_b<false> (&w)[2][2], unsi
     const int lane = (int)(threadIdx.x % 32);
     unsigned x[4];
     dr_load_matrices_transposed(x, dr_tile_at<T>(tile, 64, row + lane % 16, column + lane / 16 * 8));
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const T *pair = (const T *)&x[i];
         w[i % 2][i / 2].high[0] = __float_as_uint(dr_to_float(pair[0]));
         w[i % 2][i / 2].high[1] = __float_as_uint(dr_to_float(pair[1]));
@@ -322,8 +307,7 @@ static __device__ inline void dr_load_rounded(dr_eight_b<false> (&w)[2][2], unsi
 
 template <> __device__ inline void dr_load_rounded<float>(dr_eight_b<false> (&w)[2][2], unsigned tile, int row, int column) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    DR_UNROLL (i, 8) {
         const int k = i / 4, n = i / 2 % 2, j = i % 2;
         w[k][n].high[j] =
             dr_round_tf32(dr_load_shared(dr_tile_at<float>(tile, 64, row + 8 * k + 2 * t + j, column + 8 * n + g)));
@@ -337,41 +321,32 @@ static __device__ inline void dr_prepare_put_exit(const dr_cuda_chunk_plan &plan
     constexpr bool precise = sizeof(T) == 4;
     const int warp = dr_prepare_warp(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     for (int column = warp * 32; column < plan.key_width; column += PREPARE_THREADS) {
-#pragma unroll
-        for (int m = 0; m < 4; m++) { /* rows 16 m .. of X; A^T is zero left of them */
+        DR_UNROLL (m, 4) { /* rows 16 m .. of X; A^T is zero left of them */
             float x[4][4] = {};
 #pragma unroll
             for (int k = 16 * m; k < 64; k += 16) {
                 dr_eight_a<precise> a[2];
                 dr_matrix_a_transposed<precise>(a[0], matrix + 16 * m, k, leave);
                 dr_matrix_a_transposed<precise>(a[1], matrix + 16 * m, k + 8, leave);
-#pragma unroll
-                for (int n = 0; n < 2; n++) {
+                DR_UNROLL (n, 2) {
                     if constexpr (precise) {
                         dr_operand_b<float> w[2];
                         dr_load_b_straight<float>(w, writer, 64, k, column + 16 * n);
-#pragma unroll
-                        for (int i = 0; i < 2; i++)
-#pragma unroll
-                            for (int h = 0; h < 2; h++)
+                        DR_UNROLL (i, 2)
+                            DR_UNROLL (h, 2)
                                 dr_product_rounded<true>(x[2 * n + h], a[i].high, a[i].low, w[h].high[i], w[h].low[i]);
                     } else {
                         dr_eight_b<false> w[2][2];
                         dr_load_rounded<from_type>(w, writer, k, column + 16 * n);
-#pragma unroll
-                        for (int i = 0; i < 2; i++)
-#pragma unroll
-                            for (int h = 0; h < 2; h++)
+                        DR_UNROLL (i, 2)
+                            DR_UNROLL (h, 2)
                                 dr_product_rounded<false>(x[2 * n + h], a[i].high, a[i].low, w[i][h].high, w[i][h].low);
                     }
                 }
             }
             T *row = to + (16 * m + g) * plan.key_width + column + 2 * t;
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
+            DR_UNROLL (n, 4)
+                DR_UNROLL (i, 2) dr_store_pair<T>(row + i * 8 * plan.key_width + n * 8, x[n][2 * i], x[n][2 * i + 1]);
         }
     }
 }
@@ -397,8 +372,7 @@ static __device__ inline void dr_prepare_put_written(const dr_cuda_chunk_plan &p
             T element[unit];
         } pack;
         pack.words = *(const uint4 *)(writer + dr_tile_at<T>(0, 64, row, column));
-#pragma unroll
-        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(leave[row] * dr_to_float(pack.element[e]));
+        DR_UNROLL (e, unit) pack.element[e] = dr_from_float<T>(leave[row] * dr_to_float(pack.element[e]));
         *(uint4 *)(to + row * plan.key_width + column) = pack.words;
     }
 }
@@ -460,10 +434,8 @@ static __device__ inline void dr_prepare_chunk(const dr_prepare_call &call, cons
     } else
 #endif
     {
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) l[n][e] = p[n][e] = 0;
+        DR_UNROLL (n, 8)
+            DR_UNROLL (e, 4) l[n][e] = p[n][e] = 0;
         dr_prepare_scores<T>(writer_at, reader_at, query_at, plan.key_width, reads, l, p);
     }
     if (!scans && plan.reader_sum) dr_prepare_sum(small, l, p);

@@ -47,29 +47,25 @@ static __device__ inline void dr_channel_mask(const dr_cuda_rows &rows, const dr
                                               int warp, float (&l)[8][4], float (&p)[8][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float gain[2] = {gains[warp * 16 + g], gains[warp * 16 + g + 8]};
-#pragma unroll
-    for (int b = 0; b < 4; b++) {
+    DR_UNROLL (b, 4) {
         if (b < warp) {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
+                DR_UNROLL (e, 4) {
                     l[n][e] *= gain[e / 2];
                     if (!pairs || e < 2) p[n][e] *= rows.scale;
                 }
         } else if (b > warp) {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
+                DR_UNROLL (e, 4) {
                     l[n][e] = 0;
                     if (!pairs || e < 2) p[n][e] = 0;
                 }
         } else {
 #pragma unroll
             for (int n = 2 * b; n < 2 * b + 2; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
+                DR_UNROLL (e, 4) {
                     const int i = b * 16 + g + e / 2 * 8, asker = pairs ? b * 16 + 2 * g + 1 : i, j = n * 8 + 2 * t + e % 2;
                     float &score = p[n][e], &lower = l[n][e];
                     if (i / 4 == j / 4 && j <= i) lower = results.near_read[i][i - j];
@@ -185,9 +181,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
             dr_meet<groups>();
             if (i < SLICE) {
                 float all = 1;
-#pragma unroll
-                for (int b = 0; b < 4; b++)
-                    all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
+                DR_UNROLL (b, 4) all *= totals ? tables.total[b][i] : tables.decay[b][0][i] * tables.decay[b][SLICE_REST][i];
                 tensors.keep[x.block * plan.key_width + slice + i] = all;
             }
             dr_slice_leave<T, pairs, totals, again>(plan, reads, tables, at, keys, between, leaving, slice, reader_to, query_to,

@@ -253,8 +253,7 @@ template <typename T, int boxes> static __device__ inline void dr_load_boxes(uns
     constexpr int row_bytes = 64 * (int)sizeof(T), step = PREPARE_THREADS * 16 / row_bytes;
 #pragma unroll
     for (int j = 0; j < 64; j += step) {
-#pragma unroll
-        for (int box = 0; box < boxes; box++) dr_copy_whole(to + (box * 64 + j) * row_bytes, from + box * row_bytes);
+        DR_UNROLL (box, boxes) dr_copy_whole(to + (box * 64 + j) * row_bytes, from + box * row_bytes);
         from += (uint64_t)token * step;
     }
 }

@@ -41,8 +41,7 @@ static __device__ inline void dr_mild_sum(const dr_cuda_chunk_plan &plan, const 
     const int left = channel < rows.key_size ? x.place.tokens - first : 0;
     const float *from = (const float *)decays.at + (x.place.first + first) * decays.token + x.head * decays.head + channel;
     float most = may ? 0.0f : 1.0f;
-#pragma unroll
-    for (int e = 0; e < 4; e++) sum[e] = 0;
+    DR_UNROLL (e, 4) sum[e] = 0;
     const auto add = [&](float4 g) {
         sum[0] += g.x, sum[1] += g.y, sum[2] += g.z, sum[3] += g.w;
         most = fmaxf(fmaxf(most, fmaxf(g.x, g.y)), fmaxf(g.z, g.w));
@@ -51,14 +50,12 @@ static __device__ inline void dr_mild_sum(const dr_cuda_chunk_plan &plan, const 
         float4 g[tokens];
 #pragma unroll
         for (int i = 0; i < tokens; i++, from += decays.token) g[i] = __ldg((const float4 *)from);
-#pragma unroll
-        for (int i = 0; i < tokens; i++) add(g[i]);
+        DR_UNROLL (i, tokens) add(g[i]);
     } else {
 #pragma unroll 1
         for (int i = 0; may && i < left; i++, from += decays.token) add(__ldg((const float4 *)from));
     }
-#pragma unroll
-    for (int e = 0; e < 4; e++) sum[e] = dr_mild_sum_of(sum[e], most);
+    DR_UNROLL (e, 4) sum[e] = dr_mild_sum_of(sum[e], most);
 }
 
 /* Decays of the chunk, of each channel, by one warp. */
@@ -82,11 +79,9 @@ static __device__ inline void dr_mild_tabulate(const dr_cuda_chunk_plan &plan, d
                                                int slice, T *reader_to, T *query_to, T *exit_to) {
     float x[4], leave[4];
     const int lane = (int)(threadIdx.x % 32), from = slice / 4 + lane % 8, column = slice + at.channel;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
+    DR_UNROLL (e, 4) {
         float sum = 0; /* of the block's quarters before */
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        DR_UNROLL (i, 4)
             if (dr_quarter_decays_at<pairs>(i)) sum += g[i][e];
 #pragma unroll
         for (int step = 8; step < 32; step *= 2) {
@@ -99,42 +94,34 @@ static __device__ inline void dr_mild_tabulate(const dr_cuda_chunk_plan &plan, d
     }
     reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
     float up[4], down[4], y[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const int row = at.row + i;
         const dr_tile_words<T> written = dr_tile_take<T>(writer, row, column);
         if (dr_quarter_decays_at<pairs>(i)) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
+            DR_UNROLL (e, 4) {
                 x[e] = fmaf(MILD_LOG2, g[i][e], x[e]);
                 up[e] = dr_exp2_near(x[e]), down[e] = dr_exp2_near(-x[e]);
             }
         }
         if (reads) {
             const dr_tile_words<T> read = tied ? written : dr_tile_take<T>(reader, row, column);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = up[e] * dr_tile_channel<T>(read, e);
+            DR_UNROLL (e, 4) y[e] = up[e] * dr_tile_channel<T>(read, e);
             dr_mild_put(tables.reader, row, at.channel, y);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] *= leave[e];
+            DR_UNROLL (e, 4) y[e] *= leave[e];
             dr_slice_put<T>(reader_to, y);
             reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i)) {
             const dr_tile_words<T> asked = dr_tile_take<T>(query, row, column);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = up[e] * dr_tile_channel<T>(asked, e);
+            DR_UNROLL (e, 4) y[e] = up[e] * dr_tile_channel<T>(asked, e);
             /* of pairs a block's eight queries are the upper rows of its 16 */
             dr_mild_put(tables.query, pairs ? at.block * 16 + row % 16 / 2 : row, at.channel, y);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] *= leave[e];
+            DR_UNROLL (e, 4) y[e] *= leave[e];
             if (at.query[i] >= 0) dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++) y[e] = down[e] * dr_tile_channel<T>(written, e);
+        DR_UNROLL (e, 4) y[e] = down[e] * dr_tile_channel<T>(written, e);
         dr_mild_put(tables.writer, row, at.channel, y);
-#pragma unroll
-        for (int e = 0; e < 4; e++) y[e] *= leave[e];
+        DR_UNROLL (e, 4) y[e] *= leave[e];
         if (reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
@@ -168,10 +155,8 @@ static __device__ inline void dr_mild_mask(float scale, const float *gains, int 
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float gain[2] = {lift * gains[warp * 16 + g], lift * gains[warp * 16 + g + 8]};
     scale *= lift;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (e, 4) {
             const int column = n % 2 * 8 + 2 * t + e % 2, row = g + e / 2 * 8, asker = pairs ? 2 * g + 1 : row;
             const bool before = n / 2 < warp, own = n / 2 == warp;
             l[n][e] = before || (own && column < row) ? gain[e / 2] * l[n][e] : 0.0f;

@@ -37,8 +37,7 @@ static __device__ inline void dr_slice_total(const dr_slice_tables &tables, int 
     float first[4], rest[4];
     dr_take_fours(&tables.decay[block][0][channel], first);
     dr_take_fours(&tables.decay[block][SLICE_REST][channel], rest);
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = first[e] * rest[e];
+    DR_UNROLL (e, 4) x[e] = first[e] * rest[e];
 }
 
 /* What follows the tables once all slices are done. */
@@ -75,8 +74,7 @@ static __device__ inline dr_quarter_place dr_quarter_find(const dr_cuda_chunk_pl
     const int lane = (int)(threadIdx.x % 32), block = dr_channel_block(x);
     const int stride = (int)plan.rows.input[DR_INPUT_LOG_DECAY].token;
     dr_quarter_place at = {block, lane / 8, block * 16 + lane / 8 * 4, lane % 8 * 4};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         int token = at.row + i, step = 0;
         const bool alive = token < x.alive;
         if (steps > 1) step = token % steps, token /= steps;
@@ -126,8 +124,7 @@ template <bool pairs>
 static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const float *from, int left, bool aligned,
                                              float (&g)[4][4]) {
     if (aligned) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        DR_UNROLL (i, 4) {
             if (!dr_quarter_decays_at<pairs>(i)) continue;
             float4 all = make_float4(0, 0, 0, 0);
             if (at.decay[i] >= 0 && left > 0) all = __ldg((const float4 *)(from + at.decay[i]));
@@ -135,10 +132,8 @@ static __device__ inline void dr_slice_fetch(const dr_quarter_place &at, const f
         }
         return;
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
+    DR_UNROLL (i, 4)
+        DR_UNROLL (e, 4) g[i][e] = at.decay[i] >= 0 && e < left ? from[at.decay[i] + e] : 0.0f;
 }
 
 /* The thread's quarter: adds to its scores; its keys with their decays, and the quarter's own. */
@@ -147,20 +142,16 @@ static __device__ inline void dr_quarter_scale(const dr_quarter_place &at, bool 
                                                const dr_tile_words<T> (&reader)[4], const dr_tile_words<T> (&query)[4],
                                                const dr_tile_words<T> (&writer)[4], dr_quarter_sums &sums, dr_quarter_keys &x,
                                                float (&total)[4]) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
+    DR_UNROLL (e, 4) {
         float alpha[4], f[4]; /* f: w of row j times its decay up to before the row at hand */
-#pragma unroll
-        for (int i = 0; i < 4; i++) alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
+        DR_UNROLL (i, 4) alpha[i] = dr_quarter_decays_at<pairs>(i) ? dr_channel_alpha<T>(g[i][e]) : 1.0f;
         float head = dr_slice_lift<T>(), tail = head;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        DR_UNROLL (i, 4) {
             const int first = i * (i + 1) / 2;
             const float r = dr_tile_channel<T>(reader[i], e),
                         q = dr_quarter_asks<pairs>(i) ? dr_tile_channel<T>(query[i], e) : 0;
             const float read = r * (at.undecayed[i] ? 1.0f : alpha[i]), asked = q * alpha[i];
-#pragma unroll
-            for (int j = 0; j < i; j++) {
+            DR_UNROLL (j, i) {
                 if (dr_quarter_asks<pairs>(i)) sums.asked[first + j] = fmaf(asked, f[j], sums.asked[first + j]);
                 if (reads) sums.read[first + j] = fmaf(read, f[j], sums.read[first + j]);
                 f[j] *= alpha[i];
@@ -189,19 +180,16 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
                                                 dr_quarter_decays &decays) {
     float total[4];
     dr_tile_words<T> read[4], asked[4], written[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         written[i] = dr_tile_take<T>(writer, at.row + i, slice + at.channel);
         asked[i] = written[i];
         if (dr_quarter_asks<pairs>(i)) asked[i] = dr_tile_take<T>(query, at.row + i, slice + at.channel);
         read[i] = written[i];
     }
     if (reader != writer)
-#pragma unroll
-        for (int i = 0; i < 4; i++) read[i] = dr_tile_take<T>(reader, at.row + i, slice + at.channel);
+        DR_UNROLL (i, 4) read[i] = dr_tile_take<T>(reader, at.row + i, slice + at.channel);
     dr_quarter_scale<T, pairs>(at, reads, g, read, asked, written, sums, x, total);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const int own = dr_slice_at(at.row + i, at.channel);
         dr_put_four<float>(tables.writer[0] + own, x.writer[i]);
         if (dr_quarter_asks<pairs>(i))
@@ -209,8 +197,7 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
         if (reads) dr_put_four<float>(tables.reader[0] + own, x.reader[i]);
     }
     dr_put_four<float>(&tables.decay[at.block][at.quarter][at.channel], total);
-#pragma unroll
-    for (int e = 0; e < 4; e++) { /* the other quarter of the same half, the other half */
+    DR_UNROLL (e, 4) { /* the other quarter of the same half, the other half */
         const float other = __shfl_xor_sync(0xffffffffu, total[e], 8), half = total[e] * other;
         const float far = __shfl_xor_sync(0xffffffffu, half, 16);
         decays.before[e] = (at.quarter & 1 ? other : 1.0f) * (at.quarter & 2 ? far : 1.0f);
@@ -229,8 +216,7 @@ static __device__ inline void dr_slice_tabulate(dr_slice_tables &tables, const d
 static __device__ inline void dr_slice_load(float (&x)[4], const void *table, unsigned at) {
     unsigned word[4];
     dr_load_matrices(word, dr_shared_address(table) + at);
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = __uint_as_float(word[i]);
+    DR_UNROLL (i, 4) x[i] = __uint_as_float(word[i]);
 }
 
 /* Scores of 16 readers or queries and eight writers, over eight channels. */
@@ -238,10 +224,8 @@ template <bool precise>
 static __device__ inline void dr_slice_multiply(float (&c)[4], const float (&rows)[4], const float *writers) {
     dr_eight_a<precise> a;
     dr_eight_b<precise> w;
-#pragma unroll
-    for (int i = 0; i < 4; i++) dr_round<precise, true>(rows[i], a.high[i], a.low[i]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) dr_round<precise, true>(writers[i], w.high[i], w.low[i]);
+    DR_UNROLL (i, 4) dr_round<precise, true>(rows[i], a.high[i], a.low[i]);
+    DR_UNROLL (i, 2) dr_round<precise, true>(writers[i], w.high[i], w.low[i]);
     dr_product_rounded<precise>(c, a.high, a.low, w.high, w.low);
 }
 
@@ -251,8 +235,7 @@ static __device__ inline void dr_slice_multiply_turned(float (&c)[4], const floa
                                                        const float (&queries)[4]) {
     dr_eight_a<precise> w;
     dr_eight_b<precise> b;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    DR_UNROLL (i, 2) {
         dr_round<precise, true>(upper[i], w.high[2 * i], w.low[2 * i]);
         dr_round<precise, true>(lower[i], w.high[2 * i + 1], w.low[2 * i + 1]);
         dr_round<precise, true>(queries[i], b.high[i], b.low[i]);
@@ -283,31 +266,25 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         float reader[4] = {}, query[4];
         if (reads) dr_slice_load(reader, tables.reader, row ^ k);
         if constexpr (pairs) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) query[i] = number(tables.query, asked ^ (k + i * 16));
+            DR_UNROLL (i, 2) query[i] = number(tables.query, asked ^ (k + i * 16));
         } else {
             dr_slice_load(query, tables.query, row ^ k);
         }
         float decay[3][2], w[4], near[2]; /* near: w of rows 0..7 for quarter 2 */
-#pragma unroll
-        for (int q = 0; q < 3; q++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) decay[q][i] = decay_of(0, q, mine + k + i * 16);
+        DR_UNROLL (q, 3)
+            DR_UNROLL (i, 2) decay[q][i] = decay_of(0, q, mine + k + i * 16);
         dr_slice_load(w, tables.writer, own ^ k);
         if (reads) dr_slice_multiply<precise>(own_l[1], reader, w + 2);
         if constexpr (!pairs) dr_slice_multiply<precise>(own_p[1], query, w + 2);
-#pragma unroll
-        for (int i = 0; i < 2; i++) near[i] = second ? w[i] : w[i] * decay[1][i];
+        DR_UNROLL (i, 2) near[i] = second ? w[i] : w[i] * decay[1][i];
         if constexpr (pairs) {
             const float none[2] = {};
             float far[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) far[i] = near[i] * decay[2][i];
+            DR_UNROLL (i, 2) far[i] = near[i] * decay[2][i];
             dr_slice_multiply_turned<precise>(own_p[0], near, far, query);
             dr_slice_multiply_turned<precise>(own_p[1], w + 2, none, query);
         }
-#pragma unroll
-        for (int i = 0; i < 2; i++) { /* quarter 3 sees quarter 2 go by as well */
+        DR_UNROLL (i, 2) { /* quarter 3 sees quarter 2 go by as well */
             const float late = second ? decay[2][i] : 1.0f;
             reader[2 * i + 1] *= late;
             if constexpr (!pairs) query[2 * i + 1] *= late;
@@ -315,10 +292,9 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         if (reads) dr_slice_multiply<precise>(own_l[0], reader, near);
         if constexpr (!pairs) dr_slice_multiply<precise>(own_p[0], query, near);
         if (block == 0) continue;
-            /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; two of pairs' queries
-             * a quarter */
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        /* from the start of the block: quarters 0 and 1 in the upper rows, 2 and 3 in the lower ones; two of pairs' queries
+         * a quarter */
+        DR_UNROLL (i, 2) {
             const float upper = second ? decay[0][i] : 1.0f, half = decay[0][i] * decay[1][i];
             reader[2 * i] *= upper, reader[2 * i + 1] *= half;
             if constexpr (pairs)
@@ -330,10 +306,8 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
         for (int b = 2; b >= 0; b--)
             if (b < block) {
                 dr_slice_load(w, tables.writer[b * 16], writer ^ k);
-#pragma unroll
-                for (int n = 0; n < 2; n++) {
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
+                DR_UNROLL (n, 2) {
+                    DR_UNROLL (i, 2) {
                         const float late = decay_of(b, 3, t * 4 + k + i * 16);
                         w[2 * n + i] *= n == 0 ? decay_of(b, 0, (rest ^ k) + i * 16) : second ? 1.0f : late;
                     }
@@ -342,8 +316,7 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
                 }
                 if constexpr (pairs) dr_slice_multiply_turned<precise>(p[b], w, w + 2, query);
                 if (b > 0)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
+                    DR_UNROLL (i, 2) {
                         const unsigned at = t * 4 + k + i * 16;
                         const float total =
                             totals ? number(tables.total[b], at) : decay_of(b, 0, at) * decay_of(b, SLICE_REST, at);
@@ -360,12 +333,10 @@ static __device__ inline void dr_slice_scores(const dr_slice_tables &tables, int
 /* Puts what is in `own` to its place among the columns of the warp's own block. */
 static __device__ inline void dr_slice_place(int block, const float (&own)[2][4], float (&scores)[8][4]) {
     float first[2]; /* rows of quarter 1, columns 0..3, which stand four columns on */
-#pragma unroll
-    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 2);
+    DR_UNROLL (e, 2) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 2);
 #pragma unroll
     for (int n = 0; n < 8; n += 2)
-#pragma unroll
-        for (int e = 0; e < 2; e++) { /* no branches: they would take the array out of registers */
+        DR_UNROLL (e, 2) { /* no branches: they would take the array out of registers */
             const bool here = n == 2 * block;
             scores[n][e] = here ? first[e] : scores[n][e];
             scores[n][2 + e] = here ? own[0][2 + e] : scores[n][2 + e];
@@ -376,8 +347,7 @@ static __device__ inline void dr_slice_place(int block, const float (&own)[2][4]
 /* 8 x 8 numbers of an accumulator, transposed: the upper rows of one. */
 static __device__ inline void dr_slice_turn(float left, float right, float (&turned)[4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
+    DR_UNROLL (e, 2) {
         const int from = (2 * t + e) * 4 + g / 2;
         const float even = __shfl_sync(0xffffffffu, left, from), odd = __shfl_sync(0xffffffffu, right, from);
         turned[e] = g % 2 ? odd : even;
@@ -390,13 +360,11 @@ static __device__ inline void dr_slice_turn(float left, float right, float (&tur
 static __device__ inline void dr_slice_place_pairs(int block, const float (&own)[2][4], float (&p)[8][4]) {
     const int quarter = (int)(threadIdx.x % 4); /* of the queries in this lane's columns */
     float first[2];                             /* rows 0..3, which stand four rows on */
-#pragma unroll
-    for (int e = 0; e < 2; e++) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 16);
+    DR_UNROLL (e, 2) first[e] = __shfl_xor_sync(0xffffffffu, own[1][e], 16);
 #pragma unroll
     for (int b = 3; b >= 0; b--) {
         float x[4];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+        DR_UNROLL (e, 2) {
             const float near = quarter < 2 ? first[e] : quarter == 2 ? own[0][e] : own[0][2 + e];
             x[e] = b == block ? near : p[b][e];
             x[2 + e] = b == block ? own[1][e] : p[b][2 + e];
@@ -436,8 +404,7 @@ template <bool again> static __device__ inline void dr_quarter_again(const float
     if (again) {
         dr_take_fours(from, x);
     } else {
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[e] = held[e];
+        DR_UNROLL (e, 4) x[e] = held[e];
     }
 }
 
@@ -449,15 +416,12 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, boo
                                              T *query_to, T *exit_to) {
     const float lower = 1.0f / dr_slice_lift<T>();
     float before[4], after[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
-#pragma unroll
-    for (int b = 0; b < 4; b++) {
+    DR_UNROLL (e, 4) before[e] = lower * decays.before[e], after[e] = lower * decays.rest[e];
+    DR_UNROLL (b, 4) {
         if (b == at.block) continue;
         float total[4];
         dr_slice_total<totals>(tables, b, at.channel, total);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
+        DR_UNROLL (e, 4)
             if (b < at.block)
                 before[e] *= total[e];
             else
@@ -465,26 +429,22 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, boo
     }
     const int column = slice + at.channel;
     reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const int row = at.row + i, own = dr_slice_at(row, at.channel);
         float x[4], y[4];
         if (reads) {
             dr_quarter_again<again>(keys.reader[i], tables.reader[0] + own, x);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            DR_UNROLL (e, 4) y[e] = before[e] * x[e];
             dr_slice_put<T>(reader_to, y);
             reader_to += plan.key_width;
         }
         if (dr_quarter_asks<pairs>(i) && at.query[i] >= 0) {
             dr_quarter_again<again>(keys.query[i], tables.query[0] + dr_slice_at(dr_query_row<pairs>(row), at.channel), x);
-#pragma unroll
-            for (int e = 0; e < 4; e++) y[e] = before[e] * x[e];
+            DR_UNROLL (e, 4) y[e] = before[e] * x[e];
             dr_slice_put<T>(query_to + at.query[i] + column, y);
         }
         dr_quarter_again<again>(keys.writer[i], tables.writer[0] + own, x);
-#pragma unroll
-        for (int e = 0; e < 4; e++) y[e] = after[e] * x[e];
+        DR_UNROLL (e, 4) y[e] = after[e] * x[e];
         if (reads)
             dr_leaving_put<T>(leaving, plan.key_width, row, column, y);
         else
@@ -498,8 +458,7 @@ static __device__ inline void dr_slice_leave(const dr_cuda_chunk_plan &plan, boo
 template <bool pairs>
 static __device__ inline void dr_quarter_put(const dr_quarter_place &at, const dr_quarter_sums &sums,
                                              dr_slice_results &results) {
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    DR_UNROLL (i, 4)
 #pragma unroll
         for (int j = 0; j <= i; j++) {
             float read = sums.read[i * (i + 1) / 2 + j], asked = sums.asked[i * (i + 1) / 2 + j];

@@ -28,8 +28,7 @@ static __device__ inline void dr_group_scores_box(unsigned writer, unsigned read
                                                   float (&p)[8][4]) {
     const uint64_t w = dr_group_operand(writer, 16), r = dr_group_operand(reader, 16), q = dr_group_operand(query, 16);
     dr_group_begin();
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         dr_group_multiply_tiles<false, true>(T(), l, dr_group_forward(r, k * 32), dr_group_forward(w, k * 32), add || k > 0);
         dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(q, k * 32), dr_group_forward(w, k * 32), add || k > 0);
     }
@@ -84,10 +83,8 @@ template <typename T>
 static __device__ inline void dr_halves_turn(const float *matrix, const float *leave, unsigned (&high)[4][4],
                                              unsigned (&low)[4][4]) {
     const int warp = dr_copy_thread() / 32, g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (k, 4)
+        DR_UNROLL (i, 4) {
             const int row = k * 16 + i / 2 * 8 + 2 * t, column = warp * 16 + i % 2 * 8 + g;
             float x = 0, y = 0;
             if (k >= warp) { /* A^T is zero left of its diagonal */
@@ -103,10 +100,8 @@ static __device__ inline void dr_halves_turn(const float *matrix, const float *l
 template <typename T>
 static __device__ inline void dr_halves_score(const float (&p)[8][4], int block, unsigned (&high)[4][4],
                                               unsigned (&low)[4][4]) {
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (k, 4)
+        DR_UNROLL (i, 4) {
             high[k][i] = low[k][i] = 0;
             if (k <= block) dr_halve<T>(p[2 * k + i / 2][i % 2 * 2], p[2 * k + i / 2][i % 2 * 2 + 1], high[k][i], low[k][i]);
         }
@@ -118,8 +113,7 @@ static __device__ inline void dr_halves_combine(float (&c)[8][4], const unsigned
                                                 unsigned halves) {
     const uint64_t high = dr_group_operand(halves, 16), low = dr_group_operand(halves + DR_HALVES_BYTES / 2, 16);
     dr_group_begin();
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         dr_group_multiply<false>(T(), c, p_high[k], dr_group_forward(high, k * 2048), k > 0);
         dr_group_multiply<false>(T(), c, p_low[k], dr_group_forward(high, k * 2048), 1);
         dr_group_multiply<false>(T(), c, p_high[k], dr_group_forward(low, k * 2048), 1);
@@ -147,8 +141,7 @@ template <typename T> static __device__ inline void dr_group_lay_rows(char *tile
 template <typename T, typename F> static __device__ inline void dr_group_put_rows(char *tile, const float (&c)[8][4], F put) {
     const int lane = (int)(threadIdx.x % 32), first = dr_copy_thread() / 32 * 16;
     dr_group_lay_rows<T>(tile, c);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const int row = i * 4 + lane / 8, unit = lane % 8;
         put(row, unit, *(const uint4 *)(tile + dr_tile_at<T>(0, 64, first + row, unit * 8)));
     }
@@ -166,8 +159,7 @@ static __device__ inline void dr_halves_exit_box(const unsigned (&high)[4][4], c
                                                  float (&x)[8][4]) {
     const uint64_t w = dr_group_operand(writer, 16);
     dr_group_begin();
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         dr_group_multiply<false>(T(), x, high[k], dr_group_forward(w, k * 2048), k > 0);
         dr_group_multiply<false>(T(), x, low[k], dr_group_forward(w, k * 2048), 1);
     }
@@ -197,14 +189,12 @@ static __device__ inline void dr_halves_exit_tiles(unsigned halves, unsigned wri
         const uint64_t v = dr_group_operand(writer + (unsigned)((width + column) * 128), 16);
         float x[8][4];
         dr_group_begin();
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        DR_UNROLL (k, 4) {
             const uint64_t upper = dr_group_forward(high, k * 2048), at = dr_group_forward(w, k * 2048);
             dr_group_multiply_tiles<true, false>(T(), x, upper, at, k > 0);
             dr_group_multiply_tiles<true, false>(T(), x, dr_group_forward(low, k * 2048), at, 1);
         }
-#pragma unroll
-        for (int k = 0; k < 4; k++)
+        DR_UNROLL (k, 4)
             dr_group_multiply_tiles<true, false>(T(), x, dr_group_forward(high, k * 2048), dr_group_forward(v, k * 2048), 1);
         dr_group_commit();
         dr_group_wait<0>();

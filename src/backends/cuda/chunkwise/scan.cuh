@@ -173,10 +173,8 @@ static __device__ inline void dr_scan_save(const dr_scan_block &x, int64_t block
     const dr_cuda_chunk_plan &plan = x.call.plan;
     const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
     T *to = (T *)x.call.saved + (block * plan.value_width + column) * plan.key_width + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < tiles; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) dr_store_pair<T>(to + i * 8 * plan.key_width + n * 8, s[n][2 * i], s[n][2 * i + 1]);
+    DR_UNROLL (n, tiles)
+        DR_UNROLL (i, 2) dr_store_pair<T>(to + i * 8 * plan.key_width + n * 8, s[n][2 * i], s[n][2 * i + 1]);
 }
 
 /* O^T of 32 tokens from `first` on, through the warp's columns of the tile of V, which is read by then, to rows of o. */
@@ -188,10 +186,8 @@ static __device__ inline void dr_scan_store_output(const dr_scan_block &x, const
     const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
     char *tile = x.shared + x.room.value;
     __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+    DR_UNROLL (n, 4)
+        DR_UNROLL (i, 4)
             *(T *)(tile + dr_tile_at<T>(0, 64, n * 8 + lane % 4 * 2 + i % 2, mine + lane / 4 + i / 2 * 8)) =
                 dr_from_float<T>(o[n][i]);
     __syncwarp();
@@ -206,8 +202,7 @@ static __device__ inline void dr_scan_store_output(const dr_scan_block &x, const
         if (rows.aligned && column < columns) {
             *(uint4 *)at = *(const uint4 *)from;
         } else {
-#pragma unroll
-            for (int e = 0; e < unit; e++)
+            DR_UNROLL (e, unit)
                 if (column + e < columns) at[e] = ((const T *)from)[e];
         }
     }
@@ -218,10 +213,8 @@ template <int tiles, typename F>
 static __device__ inline void dr_scan_each(const dr_scan_block &x, float (&s)[tiles][4], F visit) {
     const dr_cuda_rows &rows = x.call.plan.rows;
     const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
-#pragma unroll
-    for (int n = 0; n < tiles; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    DR_UNROLL (n, tiles)
+        DR_UNROLL (i, 4) {
             const int k = n * 8 + lane % 4 * 2 + i % 2, v = column + i / 2 * 8;
             if (k < rows.key_size && v < rows.value_size) visit(s[n][i], (int64_t)k * rows.value_size + v);
         }
@@ -232,13 +225,11 @@ static __device__ inline void dr_scan_each(const dr_scan_block &x, float (&s)[ti
 template <typename T, int steps, int blocks>
 static __device__ inline void dr_scan_multiply(const dr_scan_block &x, const float (&a)[2 * steps][4], int tile, int rows,
                                                int first, int count, float (&c)[2 * blocks][4]) {
-#pragma unroll
-    for (int k = 0; k < steps; k++) {
+    DR_UNROLL (k, steps) {
         const unsigned at = dr_forget(dr_shared_address(x.shared)) + (unsigned)tile;
         dr_operand_a<T> left;
         dr_operand_from<T>(left, a[2 * k], a[2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < blocks; n++)
+        DR_UNROLL (n, blocks)
             if (n < count) {
                 dr_operand_b<T> b[2];
                 dr_load_b<T>(b, at, rows, first + n * 16, k * 16);
@@ -255,21 +246,17 @@ template <typename T> static __device__ inline void dr_scan_update(const dr_scan
     const unsigned tile = dr_forget(dr_shared_address(x.shared));
     const unsigned value = tile + (unsigned)x.room.value, gate = tile + (unsigned)x.room.reader;
     const dr_cuda_factors &factors = *(const dr_cuda_factors *)(x.shared + x.room.factors);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
+    DR_UNROLL (n, 4) {
         float z[2][4];
         dr_load_transposed<T>(z, value, 64, n * 16, mine);
         if (gated) {
             float w[2][4];
             dr_load_transposed<T>(w, gate, 64, n * 16, mine);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
+            DR_UNROLL (i, 8)
                 if (rows.row[rows.steps == 2 ? i % 2 : 0].values == DR_VALUES_GATED) z[i / 4][i % 4] *= w[i / 4][i % 4];
         }
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
+        DR_UNROLL (h, 2)
+            DR_UNROLL (j, 2) {
                 const int i = n * 16 + h * 8 + 2 * t + j;
                 const float write = factors.value[i], erase = factors.erase[i];
                 float(&row)[4] = u[2 * n + h];
@@ -286,8 +273,7 @@ static __device__ inline void dr_scan_output(const dr_scan_block &x, const float
     const int rows = x.call.plan.query_rows, count = rows - first > 16 ? 2 : 1, t = (int)(threadIdx.x % 4);
     const float *factors = ((const dr_cuda_factors *)(x.shared + x.room.factors))->query + first;
     dr_scan_multiply<T, tiles / 2, 2>(x, s, x.room.query, rows, first, count, o);
-#pragma unroll
-    for (int i = 0; i < 16; i++) o[i / 4][i % 4] *= factors[i / 4 * 8 + 2 * t + i % 2];
+    DR_UNROLL (i, 16) o[i / 4][i % 4] *= factors[i / 4 * 8 + 2 * t + i % 2];
     dr_scan_multiply<T, 4, 2>(x, y, x.room.score, rows, first, count, o);
 }
 
@@ -295,13 +281,11 @@ static __device__ inline void dr_scan_output(const dr_scan_block &x, const float
 template <typename T, int tiles>
 static __device__ inline void dr_scan_write(const dr_scan_block &x, float (&s)[tiles][4], const float (&y)[8][4]) {
     dr_scale_columns(s, (const float *)(x.shared + x.room.keep));
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
+    DR_UNROLL (k, 4) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
         dr_operand_a<T> a;
         dr_operand_from<T>(a, y[2 * k], y[2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < tiles / 2; n++) {
+        DR_UNROLL (n, tiles / 2) {
             dr_operand_b<T> b[2];
             dr_load_b_straight<T>(b, exit, 64, k * 16, n * 16);
             dr_product_onto<T>(s[2 * n], a, b[0]);
@@ -315,10 +299,8 @@ template <int tiles, bool store>
 static __device__ inline void dr_scan_pass(const dr_scan_block &x, float (&s)[tiles][4], float *states) {
     const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
     float *at = states + column * tiles * 8 + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < tiles; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+    DR_UNROLL (n, tiles)
+        DR_UNROLL (i, 2) {
             float2 *pair = (float2 *)(at + i * 8 * tiles * 8 + n * 8);
             if (store) {
                 *pair = make_float2(s[n][2 * i], s[n][2 * i + 1]);
@@ -331,10 +313,8 @@ static __device__ inline void dr_scan_pass(const dr_scan_block &x, float (&s)[ti
 
 template <int tiles> static __device__ inline void dr_scan_unit(const dr_scan_block &x, float (&s)[tiles][4]) {
     const int lane = (int)(threadIdx.x % 32), column = x.columns + dr_scan_warp() * 16 + lane / 4;
-#pragma unroll
-    for (int n = 0; n < tiles; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] = n * 8 + lane % 4 * 2 + i % 2 == column + i / 2 * 8 ? 1.0f : 0.0f;
+    DR_UNROLL (n, tiles)
+        DR_UNROLL (i, 4) s[n][i] = n * 8 + lane % 4 * 2 + i % 2 == column + i / 2 * 8 ? 1.0f : 0.0f;
 }
 
 /* Which columns of which part of which chain a thread block takes. */

@@ -108,9 +108,7 @@ template <int boxes> static __device__ inline void dr_linear_fill(const char *&a
 #pragma unroll
     for (int j = 0; j < 4; j++, at += step) {
         const bool valid = j * 16 + (int)threadIdx.x / 8 < tokens;
-#pragma unroll
-        for (int box = 0; box < boxes; box++)
-            dr_copy_async(to + (unsigned)(j * 2048 + box * DR_LINEAR_TILE), at + box * 128, valid);
+        DR_UNROLL (box, boxes) dr_copy_async(to + (unsigned)(j * 2048 + box * DR_LINEAR_TILE), at + box * 128, valid);
     }
 }
 
@@ -119,9 +117,7 @@ template <int boxes> static __device__ inline void dr_linear_drain(char *&at, in
 #pragma unroll
     for (int j = 0; j < 4; j++, at += step) {
         if (j * 16 + (int)threadIdx.x / 8 >= tokens) continue;
-#pragma unroll
-        for (int box = 0; box < boxes; box++)
-            *(uint4 *)(at + box * 128) = *(const uint4 *)(from + box * DR_LINEAR_TILE + j * 2048);
+        DR_UNROLL (box, boxes) *(uint4 *)(at + box * 128) = *(const uint4 *)(from + box * DR_LINEAR_TILE + j * 2048);
     }
 }
 
@@ -269,8 +265,7 @@ static __device__ inline void dr_linear_multiply(const dr_scan_room &room, unsig
     const uint64_t a = dr_group_operand(stage + (unsigned)room.query, 16),
                    b = dr_group_operand(stage + (unsigned)room.exit, 16);
     dr_group_begin();
-#pragma unroll
-    for (int k = 0; k < boxes * 4; k++) {
+    DR_UNROLL (k, boxes * 4) {
         const unsigned on = (unsigned)(k / 4 * DR_LINEAR_TILE + k % 4 * 32);
         dr_group_multiply_tiles<false, true>(T(), p, dr_group_forward(a, on), dr_group_forward(b, on), k > 0);
     }
@@ -347,8 +342,7 @@ static __device__ inline void dr_linear_makes(const dr_linear_call &linear_call,
             dr_linear_keep<T>(call, block, small[turn], stage);
         }
         dr_gate_arrive(made + (unsigned)at.stage * 8);
-#pragma unroll
-        for (int i = 0; i < makers; i++) dr_group_next(at, group_call.stages);
+        DR_UNROLL (i, makers) dr_group_next(at, group_call.stages);
         block += makers * plan.value_heads;
         near = ahead;
         turn = behind;
@@ -365,13 +359,11 @@ static __device__ inline void dr_linear_values(const dr_linear_scales &scales, u
     const unsigned lane = dr_lane_along<T>();
     const int mine = dr_scan_warp() * 16;
     const float4 *pairs = scales.pair + threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < 4; n++) { /* two rows of each half of 16, and columns g and g + 8 */
+    DR_UNROLL (n, 4) { /* two rows of each half of 16, and columns g and g + 8 */
         unsigned v[4], w[4];
         dr_load_matrices_transposed(v, dr_lane_at<T>(value + lane, 64, n * 16, mine));
         if (gated) dr_load_matrices_transposed(w, dr_lane_at<T>(gate + lane, 64, n * 16, mine));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        DR_UNROLL (i, 4) {
             const float4 scale = pairs[n * 8 + i / 2 * 4];
             float2 z = dr_unpack(T(), v[i]);
             if (gated) {
@@ -412,8 +404,7 @@ static __device__ inline void dr_linear_compute(const dr_linear_call &linear_cal
         dr_shared_fence();
         dr_group_state<T, tiles>(s, a);
         const float kept = scales.keep;
-#pragma unroll
-        for (int i = 0; i < tiles * 4; i++) s[i / 4][i % 4] *= kept;
+        DR_UNROLL (i, tiles * 4) s[i / 4][i % 4] *= kept;
         dr_group_begin();
         dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, DR_LINEAR_TILE, false);
         dr_group_commit();

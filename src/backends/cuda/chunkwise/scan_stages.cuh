@@ -147,12 +147,9 @@ static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t 
 /* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile. */
 template <int boxes, int spacing = 1>
 static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows) {
-#pragma unroll
-    for (int j = 0; j < 4 / spacing; j++) {
+    DR_UNROLL (j, 4 / spacing) {
         if (j * 16 >= rows) break;
-#pragma unroll
-        for (int box = 0; box < boxes; box++)
-            dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        DR_UNROLL (box, boxes) dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
         stream.at += stream.step;
     }
     stream.at += stream.skip;
@@ -217,8 +214,7 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
                       ? dr_group_open_input<T>(plan, dr_query_source(rows), first, key_head, 0, asked, whole_keys, step)
                       : stored(tensors.query, asked, row_bytes);
     x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!queries || (x.query.at && asked == queries)) && value_rows > 0;
-#pragma unroll
-    for (int g = 0; g < 2; g++)
+    DR_UNROLL (g, 2)
         if (columns[g] >= 0) {
             x.values[g] = dr_group_open_input<T>(plan, value, first, place.head, columns[g], value_rows,
                                                  columns[g] + 64 <= rows.value_size, step);
@@ -249,8 +245,7 @@ static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &grou
     if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64);
     if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
     if (queries) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries);
-#pragma unroll
-    for (int g = 0; g < 2; g++) {
+    DR_UNROLL (g, 2) {
         const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
         if (!x.values[g].at) continue;
         if (!x.pairs)
@@ -318,8 +313,7 @@ static __device__ inline void dr_leave_chunk(const dr_group_scan_call &group_cal
     dr_gate_wait(gates + DR_LEAVE_LAID, (unsigned)leave.done % 2);
     if (leave.at) {
         const char *from = tile + thread / 8 * 128 + ((thread % 8 ^ thread / 8 % 8) << 4);
-#pragma unroll
-        for (int j = 0; j < queries / 16; j++)
+        DR_UNROLL (j, queries / 16)
             if (j * 16 + thread / 8 < tokens) *(uint4 *)(leave.at + j * leave.step) = *(const uint4 *)(from + j * 2048);
         leave.at += leave.chunk;
     } else {
@@ -368,8 +362,7 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
         now.tokens = left < plan.chunk ? (int)left : plan.chunk;
         dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0};
         const auto load = [&](dr_input input, int tile) {
-#pragma unroll
-            for (int g = 0; g < 2; g++) {
+            DR_UNROLL (g, 2) {
                 x.columns = columns[g];
                 if (columns[g] >= 0) dr_scan_load_values<T>(x, now, input, tile + g * 64 * 64 * 2);
             }

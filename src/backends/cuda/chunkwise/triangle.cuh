@@ -40,11 +40,9 @@ static __device__ inline void dr_product_rounded(float (&c)[4], const unsigned (
  * two that dr_halves_put reads. */
 template <bool whole> static __device__ inline void dr_matrix_put(const float (&l)[8][4], int block, float *matrix) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < 8; n++)
+    DR_UNROLL (n, 8)
         if (whole || n / 2 <= (block | 1))
-#pragma unroll
-            for (int h = 0; h < 2; h++)
+            DR_UNROLL (h, 2)
                 *(float2 *)(matrix + (block * 16 + g + 8 * h) * DR_MATRIX_PITCH + n * 8 + 2 * t) =
                     make_float2(l[n][2 * h], l[n][2 * h + 1]);
 }
@@ -57,8 +55,7 @@ template <bool precise> struct dr_eight_b { unsigned high[2], low[2]; };
 template <bool precise>
 static __device__ inline void dr_matrix_a_transposed(dr_eight_a<precise> &a, const float *m, int k, const float *factor) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    DR_UNROLL (i, 2) {
         const float *row = m + (k + 2 * t + i) * DR_MATRIX_PITCH;
         const float f = factor ? factor[k + 2 * t + i] : 1.0f;
         dr_round<precise>(f * row[g], a.high[2 * i], a.low[2 * i]);
@@ -68,8 +65,7 @@ static __device__ inline void dr_matrix_a_transposed(dr_eight_a<precise> &a, con
 
 /* A [16 x 8] from an accumulator, cut. */
 template <bool precise> static __device__ inline void dr_accumulator_a(dr_eight_a<precise> &a, const float (&c)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) dr_round<precise, true>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
+    DR_UNROLL (i, 4) dr_round<precise, true>(c[i], a.high[i % 2 * 2 + i / 2], a.low[i % 2 * 2 + i / 2]);
 }
 
 /* B [8 x 8] = rows n .. n + 7 of m, transposed; columns k .. k + 7. cut: as dr_round has it. */
@@ -78,8 +74,7 @@ static __device__ inline void dr_matrix_b_transposed(dr_eight_b<precise> &b, con
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const float2 pair = *(const float2 *)(m + (n + g) * DR_MATRIX_PITCH + k + 2 * t);
     const float x[2] = {pair.x, pair.y};
-#pragma unroll
-    for (int i = 0; i < 2; i++) dr_round<precise, cut>(x[i], b.high[i], b.low[i]);
+    DR_UNROLL (i, 2) dr_round<precise, cut>(x[i], b.high[i], b.low[i]);
 }
 
 /* B [8 x 8] = rows k .. k + 7, columns n .. n + 7 of m. */
@@ -94,23 +89,20 @@ template <bool precise> static __device__ inline void dr_matrix_b(dr_eight_b<pre
 static __device__ inline void dr_triangle_substitute(float *block) {
     const int lane = (int)(threadIdx.x % 32), column = lane % 16;
     float x[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
+    DR_UNROLL (i, 16) {
         float sum = i == column ? 1.0f : 0.0f;
 #pragma unroll
         for (int k = 0; k < i; k += 4) {
             float row[4];
             dr_take_fours(block + i * DR_MATRIX_PITCH + k, row);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
+            DR_UNROLL (e, 4)
                 if (k + e < i) sum = fmaf(-row[e], x[k + e], sum);
         }
         x[i] = sum;
     }
     __syncwarp();
     if (lane < 16) {
-#pragma unroll
-        for (int i = 0; i < 16; i++) block[i * DR_MATRIX_PITCH + column] = x[i];
+        DR_UNROLL (i, 16) block[i * DR_MATRIX_PITCH + column] = x[i];
     }
     __syncwarp();
 }
@@ -123,8 +115,7 @@ static __device__ inline void dr_triangle_first(float (&c)[size / 8][4], const f
     for (int k = 0; k < size; k += 8) {
         dr_eight_a<precise> a;
         dr_matrix_a_transposed<precise>(a, upper + column, k, NULL);
-#pragma unroll
-        for (int n = 0; n < size / 8; n++) {
+        DR_UNROLL (n, size / 8) {
             dr_eight_b<precise> b;
             dr_matrix_b_transposed<precise, true>(b, below, n * 8, k);
             dr_product_rounded<precise>(c[n], a.high, a.low, b.high, b.low);
@@ -137,12 +128,10 @@ template <bool precise, int size, int rows>
 static __device__ inline void dr_triangle_second(float (&d)[rows / 8][4], const float (&c)[size / 8][4], const float *upper,
                                                  int row) {
     const float *right = upper + size * DR_MATRIX_PITCH + size;
-#pragma unroll
-    for (int k = 0; k < size / 8; k++) {
+    DR_UNROLL (k, size / 8) {
         dr_eight_a<precise> a;
         dr_accumulator_a<precise>(a, c[k]);
-#pragma unroll
-        for (int n = 0; n < rows / 8; n++) {
+        DR_UNROLL (n, rows / 8) {
             dr_eight_b<precise> b;
             dr_matrix_b_transposed<precise, false>(b, right, row + n * 8, k * 8);
             dr_product_rounded<precise>(d[n], a.high, a.low, b.high, b.low);
@@ -155,11 +144,8 @@ template <bool precise, int rows>
 static __device__ inline void dr_triangle_put(const float (&d)[rows / 8][4], float *to, int row, int column) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     constexpr float factor = precise ? -1.0f : -DR_CUT_LIFT * DR_CUT_LIFT;
-#pragma unroll
-    for (int n = 0; n < rows / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
+    DR_UNROLL (n, rows / 8)
+        DR_UNROLL (i, 4) to[(row + n * 8 + 2 * t + i % 2) * DR_MATRIX_PITCH + column + g + i / 2 * 8] = factor * d[n][i];
 }
 
 /* 128 threads, one of `groups` such groups of the block, each of whose warps has put rows of its `block` of 16. matrix: L

@@ -42,14 +42,12 @@ static __device__ inline void dr_trim_products(const dr_trim_rows<T> &from, int 
 #pragma unroll
     for (int k = 0; k < width; k += 32) {
         uint4 x[6];
-#pragma unroll
-        for (int n = 0; n < 6; n++) {
+        DR_UNROLL (n, 6) {
             const int row = (first + n * 8 + g) % 64, at = k + t * 8;
             const bool there = row < from.rows && at < from.size;
             x[n] = there ? *(const uint4 *)(from.at + row * from.stride + at) : make_uint4(0, 0, 0, 0);
         }
-#pragma unroll
-        for (int n = 0; n < 6; n++) {
+        DR_UNROLL (n, 6) {
             const unsigned low[4] = {x[0].x, x[1].x, x[0].y, x[1].y}, high[4] = {x[0].z, x[1].z, x[0].w, x[1].w};
             dr_multiply(T(), c[n], low, x[n].x, x[n].y);
             dr_multiply(T(), c[n], high, x[n].z, x[n].w);
@@ -65,10 +63,8 @@ static __device__ inline float2 dr_trim_add(const dr_trim_rows<T> &exit, const d
     float x[6][4] = {}, r[6][4] = {}, sums[2] = {};
     dr_trim_products<T, width>(exit, first, x);
     dr_trim_products<T, width>(reader, first, r);
-#pragma unroll
-    for (int n = 0; n < 6; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+    DR_UNROLL (n, 6)
+        DR_UNROLL (e, 4) {
             const int i = g + e / 2 * 8, j = n * 8 + 2 * t + e % 2;
             const float scale = erase[first + i] * erase[(first + j) % 64], term = scale * x[n][e] * r[n][e];
             sums[0] += n / 2 == 1 ? 2 * term : term;
@@ -98,8 +94,7 @@ static __global__ void __launch_bounds__(TRIM_THREADS) trim_parts(const __grid_c
     for (int chunk = warp; wanted && chunk < most; chunk += TRIM_THREADS / 32) {
         const float *keep = tensors.keep + block_of(chunk) * width;
         float largest = 0;
-#pragma unroll
-        for (int i = 0; i < width / 32; i++)
+        DR_UNROLL (i, width / 32)
             if (i * 32 + lane < plan.rows.key_size) largest = dr_trim_max(largest, keep[i * 32 + lane]);
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) largest = dr_trim_max(largest, __shfl_xor_sync(0xffffffffu, largest, step));

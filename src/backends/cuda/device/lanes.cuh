@@ -3,6 +3,7 @@
 #define DR_CUDA_LANES_CUH
 
 #include "backends/cuda/device/instructions.cuh"
+#include "backends/cuda/device/unroll.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>

@@ -124,16 +124,14 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
     const dr_cuda_rows &rows = plan.rows;
     const int first = dr_diagonal_first<E, W>();
     float a[E], product = 1;
-#pragma unroll
-    for (int e = 0; e < E; e++) a[e] = 0;
+    DR_UNROLL (e, E) a[e] = 0;
 #pragma unroll 4
     for (int t = 0; t < place.tokens; t++) {
         float key[E];
         dr_diagonal_key<T, E>(rows, place.first + t, head, first, key);
         const float alpha = dr_diagonal_alpha(rows, place.first + t, head);
         const float b = dr_diagonal_gain(rows, place.first + t, head);
-#pragma unroll
-        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, b, key[e]);
+        DR_UNROLL (e, E) a[e] = dr_map_scan_step(a[e], alpha, b, key[e]);
         product *= alpha;
     }
     dr_diagonal_store<E>(rows, chain.end, slot, head, first, a);
@@ -144,8 +142,7 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
 template <int E>
 static __device__ inline void squash_key(const dr_cuda_rows &rows, const float (&a)[E], const float (&key)[E], float centre,
                                          float (&b)[E], float (&write)[E], float (&slope)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; e++) {
+    DR_UNROLL (e, E) {
         b[e] = dr_map_squash_value(&rows.squash, a[e], centre, &slope[e]);
         write[e] = b[e] * key[e];
     }
@@ -178,17 +175,14 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
         float key[E], made[E], b[E], slope[E];
         dr_diagonal_key<T, E>(rows, token, head, first, key);
         if (rows.input[DR_SOURCE_MORRISON].at) { /* w = m / (1 + key . m), m = key / (A_{t-1} + ridge) */
-#pragma unroll
-            for (int e = 0; e < E; e++) made[e] = key[e] / (a[e] + ridge[e]);
+            DR_UNROLL (e, E) made[e] = key[e] / (a[e] + ridge[e]);
             const float factor = 1 / (1 + dr_lane_dot<E>(key, made));
-#pragma unroll
-            for (int e = 0; e < E; e++) made[e] *= factor;
+            DR_UNROLL (e, E) made[e] *= factor;
             store_made<T, E>(rows, DR_SOURCE_MORRISON, token, head, first, made);
         }
         const float alpha = dr_diagonal_alpha(rows, token, head);
         const float gain = dr_diagonal_gain(rows, token, head);
-#pragma unroll
-        for (int e = 0; e < E; e++) a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        DR_UNROLL (e, E) a[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
         if (rows.input[DR_SOURCE_SQUASHED].at) {
             squash_key<E>(rows, a, key, centre, b, made, slope);
             store_made<T, E>(rows, DR_SOURCE_SQUASHED, token, head, first, made);
@@ -199,8 +193,7 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
         }
         if (rows.input[DR_SOURCE_RIDGE_QUERY].at) {
             dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, made);
-#pragma unroll
-            for (int e = 0; e < E; e++) made[e] /= a[e] + ridge[e];
+            DR_UNROLL (e, E) made[e] /= a[e] + ridge[e];
             store_made<T, E>(rows, DR_SOURCE_RIDGE_QUERY, token, head, first, made);
         }
     }

@@ -53,13 +53,11 @@ static __device__ inline void dr_diagonal_store(const dr_cuda_rows &rows, float 
 template <int E>
 static __device__ inline void dr_diagonal_ridges(const dr_cuda_rows &rows, int head, int first, float (&ridge)[E]) {
     if (!rows.input[DR_INPUT_RIDGE].at) {
-#pragma unroll
-        for (int e = 0; e < E; e++) ridge[e] = 1;
+        DR_UNROLL (e, E) ridge[e] = 1;
         return;
     }
     dr_input_vector<float, E>(rows, DR_INPUT_RIDGE, 0, 0, head, rows.key_size, first, ridge);
-#pragma unroll
-    for (int e = 0; e < E; e++)
+    DR_UNROLL (e, E)
         if (first + e >= rows.key_size) ridge[e] = 1;
 }
 

@@ -39,23 +39,20 @@ static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cu
                                            int head, int first, const float (&key)[E], const float (&ridge)[E], float centre,
                                            const float (&a_before)[E], const float (&a_after)[E], float (&d_before)[E],
                                            float (&d_after)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; e++) d_before[e] = d_after[e] = 0;
+    DR_UNROLL (e, E) d_before[e] = d_after[e] = 0;
     float d[E];
     if (gradients.read_query) {
         float query[E];
         dr_diagonal_load<E>(rows, gradients.read_query, token, head, first, d);
         dr_input_vector<T, E>(rows, DR_INPUT_QUERY, token, 0, head, rows.key_size, first, query);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             const float sum = a_after[e] + ridge[e];
             d_after[e] -= query[e] / sum * (d[e] / sum);
         }
     }
     if (gradients.squashed) {
         dr_diagonal_load<E>(rows, gradients.squashed, token, head, first, d);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             float slope;
             dr_map_squash_value(&rows.squash, a_after[e], centre, &slope);
             d_after[e] += slope * (key[e] * d[e]) / (a_after[e] + rows.squash.eps);
@@ -64,11 +61,9 @@ static __device__ inline void scan_sources(const dr_cuda_rows &rows, const dr_cu
     if (gradients.morrison) { /* w = f m: dm = f dw - f (w . dw) key */
         float m[E];
         dr_diagonal_load<E>(rows, gradients.morrison, token, head, first, d);
-#pragma unroll
-        for (int e = 0; e < E; e++) m[e] = key[e] / (a_before[e] + ridge[e]);
+        DR_UNROLL (e, E) m[e] = key[e] / (a_before[e] + ridge[e]);
         const float f = 1 / (1 + dr_lane_dot<E>(key, m)), d_dot = -f * f * dr_lane_dot<E>(m, d);
-#pragma unroll
-        for (int e = 0; e < E; e++) d_before[e] -= m[e] * fmaf(d_dot, key[e], f * d[e]) / (a_before[e] + ridge[e]);
+        DR_UNROLL (e, E) d_before[e] -= m[e] * fmaf(d_dot, key[e], f * d[e]) / (a_before[e] + ridge[e]);
     }
 }
 
@@ -89,8 +84,7 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
     float a[E], ridge[E], sum[E], product = 1;
     dr_diagonal_ridges<E>(rows, head, first, ridge);
     dr_diagonal_load<E>(rows, chain.entry, slot, head, first, a);
-#pragma unroll
-    for (int e = 0; e < E; e++) sum[e] = 0;
+    DR_UNROLL (e, E) sum[e] = 0;
 #pragma unroll 4
     for (int t = 0; t < place.tokens; t++) {
         const int64_t token = place.first + t;
@@ -98,11 +92,9 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
         dr_diagonal_key<T, E>(rows, token, head, first, key);
         const float alpha = dr_diagonal_alpha(rows, token, head);
         const float gain = dr_diagonal_gain(rows, token, head);
-#pragma unroll
-        for (int e = 0; e < E; e++) after[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
+        DR_UNROLL (e, E) after[e] = dr_map_scan_step(a[e], alpha, gain, key[e]);
         scan_sources<T, E>(rows, gradients, token, head, first, key, ridge, centre, a, after, d_before, d_after);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             sum[e] = fmaf(product, d_before[e], sum[e]);
             sum[e] = fmaf(product * alpha, d_after[e], sum[e]);
             a[e] = after[e];
@@ -180,27 +172,23 @@ static __global__ void __launch_bounds__(32 * W)
     constexpr int batch = E == 1 ? 8 : 2; /* tokens asked for at once */
     for (int begin = 0; begin < place.tokens; begin += batch) {
         float key[batch][E], alpha[batch], gain[batch];
-#pragma unroll
-        for (int i = 0; i < batch; i++) {
+        DR_UNROLL (i, batch) {
             const int64_t token = place.first + (begin + i < place.tokens ? begin + i : begin);
             dr_diagonal_key<T, E>(rows, token, head, first, key[i]);
             alpha[i] = dr_input_scalar(rows, dr_diagonal_decay_input(rows), token, 0, head);
             gain[i] = dr_diagonal_gain(rows, token, head);
         }
-#pragma unroll
-        for (int i = 0; i < batch; i++)
+        DR_UNROLL (i, batch)
             if (begin + i < place.tokens) {
                 alpha[i] = expf(alpha[i]);
-#pragma unroll
-                for (int e = 0; e < E; e++) {
+                DR_UNROLL (e, E) {
                     kept[((begin + i) * E + e) * threads + thread] = a[e];
                     a[e] = dr_map_scan_step(a[e], alpha[i], gain[i], key[i][e]);
                 }
             }
     }
     if (place.tokens > 0) dr_diagonal_load<E>(rows, gradients.exit, slot, head, first, d_a);
-#pragma unroll
-    for (int e = 0; e < E; e++) d_ridge[e] = 0;
+    DR_UNROLL (e, E) d_ridge[e] = 0;
     scan_token<E> x, next;
     const scan_rows<T> from = scan_rows_of<T>(rows, gradients, place.first, head, first);
     if (place.tokens > 0) load_token<T, E>(from, rows.aligned, left, place.tokens - 1, next);
@@ -209,13 +197,11 @@ static __global__ void __launch_bounds__(32 * W)
         float before[E];
         x = next;
         if (t > 0) load_token<T, E>(from, rows.aligned, left, t - 1, next);
-#pragma unroll
-        for (int e = 0; e < E; e++) before[e] = kept[(t * E + e) * threads + thread];
+        DR_UNROLL (e, E) before[e] = kept[(t * E + e) * threads + thread];
         const float alpha = expf(x.alpha);
         T *to_query = (T *)rows.input[DR_INPUT_QUERY].gradient, *to_key = (T *)rows.input[DR_INPUT_KEY].gradient;
         if (gradients.read_query) { /* q~ = q / (A_t + ridge) */
-#pragma unroll
-            for (int e = 0; e < E; e++) {
+            DR_UNROLL (e, E) {
                 const float sum = a[e] + ridge[e], d_q = x.d_read[e] / sum, d_sum = -(x.query[e] / sum) * d_q;
                 x.d_query[e] += d_q;
                 d_ridge[e] += d_sum;
@@ -226,8 +212,7 @@ static __global__ void __launch_bounds__(32 * W)
             dr_store_lane<T, E>(to_query + dr_input_index(rows.input[DR_INPUT_QUERY], token, 0, head) + first, left,
                                 rows.aligned, x.d_query);
         if (gradients.squashed) { /* w = B * key */
-#pragma unroll
-            for (int e = 0; e < E; e++) {
+            DR_UNROLL (e, E) {
                 float slope;
                 const float b = dr_map_squash_value(&rows.squash, a[e], centre, &slope);
                 const float d_squashed = x.d_squashed[e];
@@ -238,8 +223,7 @@ static __global__ void __launch_bounds__(32 * W)
             }
         }
         float sums[2] = {0, 0}; /* A_t = alpha A_{t-1} + gain key * key: d_gain, d_alpha */
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             sums[0] = fmaf(x.key[e] * x.key[e], d_a[e], sums[0]);
             sums[1] = fmaf(before[e], d_a[e], sums[1]);
             x.d_key[e] = fmaf(2 * x.gain * x.key[e], d_a[e], x.d_key[e]);
@@ -250,11 +234,9 @@ static __global__ void __launch_bounds__(32 * W)
         if (W == 1 && gradients.morrison) {
             float m[E], d[E];
             dr_diagonal_load<E>(rows, gradients.morrison, token, head, first, d);
-#pragma unroll
-            for (int e = 0; e < E; e++) m[e] = x.key[e] / (before[e] + ridge[e]);
+            DR_UNROLL (e, E) m[e] = x.key[e] / (before[e] + ridge[e]);
             const float f = 1 / (1 + dr_lane_dot<E>(x.key, m)), d_dot = -f * f * dr_lane_dot<E>(m, d);
-#pragma unroll
-            for (int e = 0; e < E; e++) {
+            DR_UNROLL (e, E) {
                 const float d_m = fmaf(d_dot, x.key[e], f * d[e]) / (before[e] + ridge[e]), d_sum = -(m[e] * d_m);
                 x.d_key[e] += fmaf(d_dot, m[e], d_m);
                 d_ridge[e] += d_sum;
@@ -264,8 +246,7 @@ static __global__ void __launch_bounds__(32 * W)
         if (to_key)
             dr_store_lane<T, E>(to_key + dr_input_index(rows.input[DR_INPUT_KEY], token, 0, head) + first, left, rows.aligned,
                                 x.d_key);
-#pragma unroll
-        for (int e = 0; e < E; e++) a[e] = before[e];
+        DR_UNROLL (e, E) a[e] = before[e];
     }
     if (gradients.ridge) dr_diagonal_store<E>(rows, gradients.ridge, slot, head, first, d_ridge);
     __shared__ float centres[W];

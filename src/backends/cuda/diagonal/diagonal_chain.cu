@@ -93,8 +93,7 @@ static __global__ void __launch_bounds__(128 * boxes, 8 / boxes) scan_make(const
     *(float2 *)(parts + x.block * width) = chain_sum<T>(room, keys, x.block, x.channel % 64);
     __syncthreads();
     float2 end = make_float2(0, 0);
-#pragma unroll
-    for (int b = 0; b < CHAIN_BLOCKS; b++) end = chain_over(room.product[b], end, parts + b * width);
+    DR_UNROLL (b, CHAIN_BLOCKS) end = chain_over(room.product[b], end, parts + b * width);
     const float product = room.product[0] * room.product[1] * (room.product[2] * room.product[3]);
     float2 a = chain_pass<-1>(rows, call.chain, x, product, end);
     for (int b = 0; b < x.block; b++) a = chain_over(room.product[b], a, parts + b * width);

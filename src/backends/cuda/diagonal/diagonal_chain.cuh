@@ -111,8 +111,7 @@ static __device__ inline void chain_put_row(const dr_cuda_rows &rows, const chai
 template <typename T>
 static __device__ inline float2 chain_sum(const chain_room &room, const char *keys, int block, int column) {
     float2 sum = make_float2(0, 0);
-#pragma unroll
-    for (int i = 0; i < CHAIN_BLOCK; i++) {
+    DR_UNROLL (i, CHAIN_BLOCK) {
         const float2 key = chain_pair<T>(keys, block * CHAIN_BLOCK + i, column);
         const float weight = room.row[block * CHAIN_BLOCK + i].w;
         sum.x = fmaf(weight, key.x * key.x, sum.x);

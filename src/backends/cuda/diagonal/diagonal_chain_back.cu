@@ -37,8 +37,7 @@ static __device__ inline float take_rows(const dr_cuda_rows &rows, const chain_p
     dr_map_squash squash = rows.squash;
     squash.tanh = tanh; /* known when this is compiled: no branch */
     float d_centre = 0;
-#pragma unroll
-    for (int i = 0; i < CHAIN_BLOCK; i++) {
+    DR_UNROLL (i, CHAIN_BLOCK) {
         const int at = x.block * CHAIN_BLOCK + i;
         const float4 row = room.row[at];
         const float2 k = chain_pair<T>(tiles.key, at, column);
@@ -167,8 +166,7 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
     if (threadIdx.x < (unsigned)x.place.tokens) {
         const int i = (int)threadIdx.x;
         float d_gain = 0, d_alpha = 0;
-#pragma unroll
-        for (int box = 0; box < boxes; box++) d_gain += room.sums[i][box][0], d_alpha += room.sums[i][box][1];
+        DR_UNROLL (box, boxes) d_gain += room.sums[i][box][0], d_alpha += room.sums[i][box][1];
         dr_diagonal_put_scalars(rows, x.place.first + i, x.head, room.row[i].x, d_gain, d_alpha);
     }
     if (threadIdx.x == 0) {

@@ -54,8 +54,7 @@ template <int count> static __device__ inline float dr_scan_put_numbers(float al
 template <typename T, int count>
 static __device__ inline void dr_scan_replay(const unsigned (&key)[count], const dr_scan_number *number, float2 (&a)[count]) {
     float2 x = make_float2(0, 0);
-#pragma unroll
-    for (int i = 0; i < count; i++) {
+    DR_UNROLL (i, count) {
         const float2 k = dr_unpack(T(), key[i]);
         const dr_scan_number row = number[i];
         x.x = dr_map_scan_step(x.x, row.alpha, row.gain, k.x);
@@ -97,8 +96,7 @@ static __device__ inline float dr_scan_sources(const dr_scan_squash &squash, con
                                                const dr_scan_number *number, const float *more, float2 entry,
                                                float2 (&a)[count], float2 (&d)[count], float2 (&d_key)[count]) {
     float sum = 0;
-#pragma unroll
-    for (int i = 0; i < count; i++) {
+    DR_UNROLL (i, count) {
         const float2 k = dr_unpack(T(), key[i]);
         const float head = number[i].head, settle = more[i];
         a[i] = make_float2(fmaf(head, entry.x, a[i].x), fmaf(head, entry.y, a[i].y));
@@ -124,8 +122,7 @@ template <typename T, int count>
 static __device__ inline void dr_scan_give(const unsigned (&key)[count], const dr_scan_number *number, float2 entry,
                                            float2 behind, const float2 (&a)[count], const float2 (&d)[count],
                                            float2 (&d_key)[count], float (&d_gain)[count], float (&d_alpha)[count]) {
-#pragma unroll
-    for (int i = 0; i < count; i++) {
+    DR_UNROLL (i, count) {
         const dr_scan_number row = number[i];
         const float2 k = dr_unpack(T(), key[i]), before = i == 0 ? entry : a[i - 1];
         const float2 all = make_float2(fmaf(row.tail, behind.x, d[i].x), fmaf(row.tail, behind.y, d[i].y));
@@ -202,17 +199,14 @@ static __device__ inline float2 dr_chain_await(const dr_cuda_diagonal_chain &cha
             d = make_float2(dr_hear(entry + between * x.stride), dr_hear(entry + between * x.stride + 1));
             if (lane < between) passed = dr_hear(product + between - lane);
         }
-#pragma unroll
-        for (int n = 0; n < CHAIN_AT_ONCE; n++) {
+        DR_UNROLL (n, CHAIN_AT_ONCE) {
             const float *at = end + (i + n < between ? between - i - n : 0) * x.stride;
             y[n] = make_float2(dr_hear(at), dr_hear(at + 1));
         }
         bool told = dr_is_told(d.x) && dr_is_told(d.y) && dr_is_told(passed);
-#pragma unroll
-        for (int n = 0; n < CHAIN_AT_ONCE; n++) told = told && (i + n >= between || (dr_is_told(y[n].x) && dr_is_told(y[n].y)));
+        DR_UNROLL (n, CHAIN_AT_ONCE) told = told && (i + n >= between || (dr_is_told(y[n].x) && dr_is_told(y[n].y)));
         if (!__all_sync(0xffffffffu, told)) continue;
-#pragma unroll
-        for (int n = 0; n < CHAIN_AT_ONCE; n++) {
+        DR_UNROLL (n, CHAIN_AT_ONCE) {
             const float over = __shfl_sync(0xffffffffu, passed, i + n);
             if (i + n < between) d = make_float2(fmaf(over, d.x, y[n].x), fmaf(over, d.y, y[n].y));
         }

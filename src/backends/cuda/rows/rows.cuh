@@ -22,8 +22,7 @@ template <int count> static __device__ inline void dr_warp_sums(float (&x)[count
     const int lane = (int)(threadIdx.x % 32);
 #pragma unroll
     for (int half = count / 2, distance = 16; half > 0; half /= 2, distance /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) {
+        DR_UNROLL (i, half) {
             const float first = x[i], second = x[i + half]; /* loaded in the choice they would leave the registers */
             const float mine = lane & distance ? second : first, other = lane & distance ? first : second;
             x[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
@@ -50,14 +49,11 @@ template <typename T, int E> static __device__ inline void dr_load_lane(const T 
     typedef dr_lane_pack<T, E> pack;
     if (aligned && left >= E) {
         pack x;
-#pragma unroll
-        for (int i = 0; i < pack::words; i++) x.packed[i] = reinterpret_cast<const typename pack::word *>(from)[i];
-#pragma unroll
-        for (int e = 0; e < E; e++) to[e] = dr_to_float(x.element[e]);
+        DR_UNROLL (i, pack::words) x.packed[i] = reinterpret_cast<const typename pack::word *>(from)[i];
+        DR_UNROLL (e, E) to[e] = dr_to_float(x.element[e]);
         return;
     }
-#pragma unroll
-    for (int e = 0; e < E; e++) to[e] = e < left ? dr_to_float(from[e]) : 0.0f;
+    DR_UNROLL (e, E) to[e] = e < left ? dr_to_float(from[e]) : 0.0f;
 }
 
 template <typename T, int E>
@@ -65,14 +61,11 @@ static __device__ inline void dr_store_lane(T *to, int left, bool aligned, const
     typedef dr_lane_pack<T, E> pack;
     if (aligned && left >= E) {
         pack x;
-#pragma unroll
-        for (int e = 0; e < E; e++) x.element[e] = dr_from_float<T>(from[e]);
-#pragma unroll
-        for (int i = 0; i < pack::words; i++) reinterpret_cast<typename pack::word *>(to)[i] = x.packed[i];
+        DR_UNROLL (e, E) x.element[e] = dr_from_float<T>(from[e]);
+        DR_UNROLL (i, pack::words) reinterpret_cast<typename pack::word *>(to)[i] = x.packed[i];
         return;
     }
-#pragma unroll
-    for (int e = 0; e < E; e++)
+    DR_UNROLL (e, E)
         if (e < left) to[e] = dr_from_float<T>(from[e]);
 }
 
@@ -168,8 +161,7 @@ static __device__ inline float dr_read_channel(const dr_cuda_row &row, const dr_
 template <int E>
 static __device__ inline void dr_make_keys(const dr_cuda_row &row, const dr_key_lanes<E> &x, float factor, float (&r)[E],
                                            float (&w)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; e++) {
+    DR_UNROLL (e, E) {
         r[e] = dr_read_channel<E>(row, x, factor, e);
         w[e] = row.writes == DR_WRITES_PRODUCT ? x.write[e] * r[e] : x.write[e];
     }
@@ -187,8 +179,7 @@ static __device__ inline bool dr_row_needs_dot(const dr_cuda_rows &rows, int ste
 
 template <int E> static __device__ inline float dr_lane_dot(const float (&x)[E], const float (&y)[E]) {
     float sum = 0;
-#pragma unroll
-    for (int e = 0; e < E; e++) sum = fmaf(x[e], y[e], sum);
+    DR_UNROLL (e, E) sum = fmaf(x[e], y[e], sum);
     return dr_warp_sum(sum);
 }
 
@@ -228,8 +219,7 @@ static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t tok
                                            const dr_row_gains &gains, int first, float (&z)[E]) {
     const dr_cuda_row &row = dr_rule_row(rows, step);
     if (row.values == DR_VALUES_NONE) {
-#pragma unroll
-        for (int e = 0; e < E; e++) z[e] = 0;
+        DR_UNROLL (e, E) z[e] = 0;
         return;
     }
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE], &gate = rows.input[DR_INPUT_WRITE_GATE];
@@ -240,11 +230,9 @@ static __device__ inline void dr_row_value(const dr_cuda_rows &rows, int64_t tok
         float w[E];
         dr_load_lane<T, E>((const T *)gate.at + dr_input_index(gate, token, 0, value_head) + first, rows.value_size - first,
                            rows.aligned, w);
-#pragma unroll
-        for (int e = 0; e < E; e++) z[e] *= w[e];
+        DR_UNROLL (e, E) z[e] *= w[e];
     }
-#pragma unroll
-    for (int e = 0; e < E; e++) z[e] *= factor;
+    DR_UNROLL (e, E) z[e] *= factor;
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------- */
@@ -258,8 +246,7 @@ template <int E> struct dr_key_sums {
 template <int E> static __device__ inline void dr_add_to(dr_key_sums<E> &sums, int source, const float (&x)[E]) {
     const auto add = [&](int of, float(&to)[E]) {
         if (source != of) return;
-#pragma unroll
-        for (int e = 0; e < E; e++) to[e] += x[e];
+        DR_UNROLL (e, E) to[e] += x[e];
     };
     add(DR_INPUT_QUERY, sums.query), add(DR_INPUT_KEY, sums.key), add(DR_INPUT_ERASE_KEY, sums.erase_key);
     add(DR_INPUT_FEEDBACK_KEY, sums.feedback_key), add(DR_INPUT_FREE_READ, sums.free_read);
@@ -273,8 +260,7 @@ static __device__ inline float dr_keys_back(const dr_cuda_row &row, const dr_key
                                             float (&d_r)[E], const float (&d_w)[E], dr_key_sums<E> &sums) {
     float d[E], d_other[E], d_factor = 0;
     const bool product = row.writes == DR_WRITES_PRODUCT;
-#pragma unroll
-    for (int e = 0; e < E; e++) {
+    DR_UNROLL (e, E) {
         d[e] = product ? d_w[e] * r[e] : d_w[e];
         if (product) d_r[e] += d_w[e] * x.write[e];
     }
@@ -286,17 +272,14 @@ static __device__ inline float dr_keys_back(const dr_cuda_row &row, const dr_key
         dr_add_to<E>(sums, row.write, d_r);
         return 0;
     case DR_READS_TENSOR:
-#pragma unroll
-        for (int e = 0; e < E; e++) d[e] = row.negative ? -d_r[e] : d_r[e];
+        DR_UNROLL (e, E) d[e] = row.negative ? -d_r[e] : d_r[e];
         dr_add_to<E>(sums, row.read, d);
         return 0;
     case DR_READS_PRODUCT:
-#pragma unroll
-        for (int e = 0; e < E; e++) d[e] = d_r[e] * x.other[e], d_other[e] = d_r[e] * x.read[e];
+        DR_UNROLL (e, E) d[e] = d_r[e] * x.other[e], d_other[e] = d_r[e] * x.read[e];
         break;
     case DR_READS_AFFINE:
-#pragma unroll
-        for (int e = 0; e < E; e++) d[e] = d_r[e], d_other[e] = factor * d_r[e], d_factor = fmaf(d_r[e], x.other[e], d_factor);
+        DR_UNROLL (e, E) d[e] = d_r[e], d_other[e] = factor * d_r[e], d_factor = fmaf(d_r[e], x.other[e], d_factor);
         break;
     }
     dr_add_to<E>(sums, row.read, d);

@@ -93,8 +93,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     const int64_t kept = call.to ? call.to[token] : slot, first = group * SIZE + column;
     const float *from = call.initial + (slot * HV + value_head) * (SIZE * SIZE) + first;
     float4 S[ROWS];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) S[i] = *reinterpret_cast<const float4 *>(from + i * ROW_GROUPS * SIZE);
+    DR_UNROLL (i, ROWS) S[i] = *reinterpret_cast<const float4 *>(from + i * ROW_GROUPS * SIZE);
 
     if (thread < SIZE) {
         const float read = dr_read_channel<1>(row, keys, factor_of_read, 0), alpha = expf(log_decay);
@@ -124,8 +123,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 3) decode_row(const __gri
     if (kept < 0) return;
     move_state(shared.channel, group, update, S);
     float *to = call.final + (kept * HV + value_head) * (SIZE * SIZE) + first;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) *reinterpret_cast<float4 *>(to + i * ROW_GROUPS * SIZE) = S[i];
+    DR_UNROLL (i, ROWS) *reinterpret_cast<float4 *>(to + i * ROW_GROUPS * SIZE) = S[i];
 }
 
 /* Whether decode_row takes the call. */

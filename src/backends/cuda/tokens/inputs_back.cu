@@ -43,8 +43,7 @@ static __device__ inline float block_sum(float x, back_shared &shared, back_plac
     if (threadIdx.x % 32 == 0) shared.part[at.turn][threadIdx.x / 32] = x;
     __syncthreads();
     float sum = 0;
-#pragma unroll
-    for (int i = 0; i < WIDTH_WARPS; i++) sum += shared.part[at.turn][i];
+    DR_UNROLL (i, WIDTH_WARPS) sum += shared.part[at.turn][i];
     return sum;
 }
 
@@ -73,8 +72,7 @@ static __device__ inline void value_back(const dr_cuda_tokens_back &call, back_p
     const bool gained = row.values == DR_VALUES_GAINED, gated = row.values == DR_VALUES_GATED;
     const float factor = gained ? gains.gain : gains.factor;
     float part = 0;
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
+    DR_UNROLL (c, COLUMNS) {
         const int column = at.d + c * WIDTH;
         if (column >= rows.value_size) break;
         const int64_t z = ((at.token * rows.steps + step) * rows.value_heads + value_head) * rows.value_size + column;
@@ -160,8 +158,7 @@ template <typename T>
 static __device__ inline void give_head(const dr_cuda_tokens_back &call, back_place &at, int step, int value_head,
                                         const head_gradients &head, back_shared &shared) {
     const dr_cuda_rows &rows = call.forward.rows;
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
+    DR_UNROLL (c, COLUMNS) {
         const int column = at.d + c * WIDTH;
         if (column >= rows.value_size) break;
         give<T>(rows, DR_INPUT_VALUE, at.token, step, value_head, column, head.value[c]);

@@ -33,13 +33,11 @@ typedef struct {
 } replay_memory;
 
 template <int ROWS> static __device__ inline void park_state(float4 *to, const float4 (&S)[ROWS]) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) to[i * THREADS + threadIdx.x] = S[i];
+    DR_UNROLL (i, ROWS) to[i * THREADS + threadIdx.x] = S[i];
 }
 
 template <int ROWS> static __device__ inline void unpark_state(const float4 *from, float4 (&S)[ROWS]) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) S[i] = from[i * THREADS + threadIdx.x];
+    DR_UNROLL (i, ROWS) S[i] = from[i * THREADS + threadIdx.x];
 }
 
 /* A chunk forward from S and a, which move to its end. */
@@ -48,15 +46,13 @@ static __device__ inline void replay_chunk(const dr_cuda_rows &rows, const place
                                            const replay_memory &memory, token_shared<KT> &shared, int &turn, float4 (&S)[ROWS],
                                            float (&a)[CHANNELS]) {
     float squash[CHANNELS], morrison[CHANNELS], query[CHANNELS];
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
+    DR_UNROLL (c, CHANNELS) squash[c] = morrison[c] = query[c] = 0;
     for (int t = 0; t < tokens; t++) {
         const int64_t token = at.begin + first + t;
         const float alpha = dr_row_alpha(rows, token, at.value_head);
         float key_dot = 0;
         if (rows.diagonal_scan) {
-#pragma unroll
-            for (int c = 0; c < CHANNELS; c++)
+            DR_UNROLL (c, CHANNELS)
                 if (threadIdx.x + c * THREADS < 256) memory.scan[t * 256 + threadIdx.x + c * THREADS] = a[c];
             key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
         }
@@ -64,8 +60,7 @@ static __device__ inline void replay_chunk(const dr_cuda_rows &rows, const place
             const int64_t row = (int64_t)t * rows.steps + step;
             const row_operands made =
                 make_row<T>(rows, at, token, step, turn, alpha, key_dot, squash, morrison, query, shared.made);
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) memory.state[(row * ROWS + i) * THREADS + threadIdx.x] = S[i];
+            DR_UNROLL (i, ROWS) memory.state[(row * ROWS + i) * THREADS + threadIdx.x] = S[i];
             const row_pass pass = pass_row(rows, at, step, turn, made, shared, S);
             if (at.group != 0) continue;
             float4 *kept = reinterpret_cast<float4 *>(memory.row + row * 2 * COLUMNS) + threadIdx.x;
@@ -184,15 +179,13 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 2 : 1)
                 if (KT > 128) unpark_state(memory.parked, dS);
             }
             __syncthreads(); /* what group 0 kept of the rows is read by all */
-#pragma unroll
-            for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
+            DR_UNROLL (c, CHANNELS) squash[c] = morrison[c] = query[c] = 0;
             for (int t = tokens - 1; t >= 0; t--) {
                 const int64_t token = at.begin + first + t;
                 const float alpha = dr_row_alpha(rows, token, at.value_head);
                 float key_dot = 0;
                 if (rows.diagonal_scan) {
-#pragma unroll
-                    for (int c = 0; c < CHANNELS; c++) a[c] = memory.scan[t * 256 + threadIdx.x + c * THREADS];
+                    DR_UNROLL (c, CHANNELS) a[c] = memory.scan[t * 256 + threadIdx.x + c * THREADS];
                     key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
                 }
                 make_query<T>(rows, at, token, a, query);

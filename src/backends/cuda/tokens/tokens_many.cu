@@ -177,8 +177,7 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
         float4 S[ROWS];
         clear_state(S);
         wait(shared.loaded[at.index], at.parity);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        DR_UNROLL (i, ROWS)
             if (first + i * ROW_GROUPS < K && column < V) S[i] = *reinterpret_cast<const float4 *>(from + i * ROW_GROUPS * V);
         arrive(shared.taken[at.index]);
         const unsigned maker = number % MAKERS;
@@ -191,8 +190,7 @@ static __device__ inline void hold_states(const dr_cuda_tokens &call, const many
         }
         if (kept < 0) continue;
         float *to = call.final + offset_of(rows, kept, state) + first * V + column;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        DR_UNROLL (i, ROWS)
             if (first + i * ROW_GROUPS < K && column < V) __stcs(reinterpret_cast<float4 *>(to + i * ROW_GROUPS * V), S[i]);
     }
 }

@@ -86,8 +86,7 @@ template <int ROWS>
 static __device__ inline void load_state(const float *from, int K, int V, const place &at, float4 (&S)[ROWS]) {
     const int left = V - at.column;
     from += (int64_t)at.group * V + at.column;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         const float *row = from + (int64_t)i * ROW_GROUPS * V;
         S[i] = make_float4(0, 0, 0, 0);
         if (at.group + i * ROW_GROUPS >= K) continue;
@@ -103,16 +102,14 @@ static __device__ inline void load_state(const float *from, int K, int V, const 
 }
 
 template <int ROWS> static __device__ inline void clear_state(float4 (&S)[ROWS]) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) S[i] = make_float4(0, 0, 0, 0);
+    DR_UNROLL (i, ROWS) S[i] = make_float4(0, 0, 0, 0);
 }
 
 template <int ROWS>
 static __device__ inline void store_state(float *to, int K, int V, const place &at, const float4 (&S)[ROWS]) {
     const int left = V - at.column;
     to += (int64_t)at.group * V + at.column;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         float *row = to + (int64_t)i * ROW_GROUPS * V;
         if (at.group + i * ROW_GROUPS >= K) continue;
         if (at.whole) {
@@ -135,8 +132,7 @@ typedef struct {
 template <bool ERASES, bool QUERIES, int KT, int ROWS>
 static __device__ inline channel_sums sum_thread(const float4 (&channel)[KT], int group, const float4 (&S)[ROWS]) {
     channel_sums sums = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0), 0};
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         const float4 x = channel[group + i * ROW_GROUPS];
         if (ERASES) multiply_add(x.x, S[i], sums.erased);
         if (QUERIES) multiply_add(x.z * x.w, S[i], sums.read);
@@ -177,8 +173,7 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
     const bool needs_key_dot = rows.normalized;
     const bool needs_morrison = rows.morrison;
     float key_dot = 0, morrison_dot = 0;
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) {
+    DR_UNROLL (c, CHANNELS) {
         const int d = group_thread() + c * THREADS;
         if (d >= rows.key_size) continue;
         const float before = a[c];
@@ -200,8 +195,7 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
     meet<GROUPS>();
     if (needs_morrison) {
         const float factor = 1 / (1 + sum_warps(shared.morrison));
-#pragma unroll
-        for (int c = 0; c < CHANNELS; c++) morrison[c] *= factor;
+        DR_UNROLL (c, CHANNELS) morrison[c] *= factor;
     }
     return sum_warps(shared.key_dot);
 }
@@ -210,8 +204,7 @@ static __device__ inline float pass_scan(const dr_cuda_rows &rows, const place &
 template <int CHANNELS>
 static __device__ inline void load_scan(const dr_cuda_tokens &call, const float *from, int64_t slot, const place &at,
                                         float (&a)[CHANNELS]) {
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) {
+    DR_UNROLL (c, CHANNELS) {
         const int d = group_thread() + c * THREADS;
         a[c] = 0;
         if (call.rows.diagonal_scan && from && d < call.rows.key_size)
@@ -223,8 +216,7 @@ static __device__ inline void load_scan(const dr_cuda_tokens &call, const float 
 template <typename T, int CHANNELS>
 static __device__ inline void make_query(const dr_cuda_rows &rows, const place &at, int64_t token,
                                          const float (&after)[CHANNELS], float (&query)[CHANNELS]) {
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) {
+    DR_UNROLL (c, CHANNELS) {
         const int d = group_thread() + c * THREADS;
         if (d < rows.key_size) query[c] = query_channel_at<T>(rows, token, at.key_head, d, after[c]);
     }
@@ -239,8 +231,7 @@ static __device__ inline float make_channels(const dr_cuda_rows &rows, const pla
     const float factor = dr_read_factor(rows, row, token, at.value_head);
     const bool last = step == rows.steps - 1, undecayed = dr_row_undecayed(rows, step);
     float dot = 0;
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) {
+    DR_UNROLL (c, CHANNELS) {
         const int d = group_thread() + c * THREADS;
         float4 x = make_float4(0, 0, 0, 0);
         if (d < rows.key_size) {
@@ -295,8 +286,7 @@ static __device__ inline float row_value_factor(const dr_cuda_row &row, const dr
 /* S = D + w u for rows group, group + 16, .. */
 template <int KT, int ROWS>
 static __device__ inline void move_state(const float4 (&channel)[KT], int group, float4 u, float4 (&S)[ROWS]) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    DR_UNROLL (i, ROWS) {
         const float4 x = channel[group + i * ROW_GROUPS];
         S[i] = make_float4(fmaf(x.y, u.x, x.z * S[i].x), fmaf(x.y, u.y, x.z * S[i].y), fmaf(x.y, u.z, x.z * S[i].z),
                            fmaf(x.y, u.w, x.z * S[i].w));
@@ -377,8 +367,7 @@ static __device__ inline void pass_token(const dr_cuda_tokens &call, const place
     const dr_cuda_rows &rows = call.rows;
     const int V = rows.value_size;
     float squash[CHANNELS], morrison[CHANNELS], query[CHANNELS];
-#pragma unroll
-    for (int c = 0; c < CHANNELS; c++) squash[c] = morrison[c] = query[c] = 0;
+    DR_UNROLL (c, CHANNELS) squash[c] = morrison[c] = query[c] = 0;
     const float alpha = dr_row_alpha(rows, token, at.value_head);
     float key_dot = 0;
     if (rows.diagonal_scan) key_dot = pass_scan<T>(rows, at, token, shared.made, a, squash, morrison);
