@@ -13,7 +13,7 @@ bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan) {
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     return plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && rows->key_size == plan->key_width && rows->made &&
-           rows->reads && !rows->row[0].undecayed;
+           rows->reads && !rows->row[0].undecayed && !rows->gains_made;
 }
 
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan) {

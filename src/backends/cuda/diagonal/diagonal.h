@@ -29,6 +29,7 @@ typedef struct {
         float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
         dr_cuda_scan_row *row; /* [slots][H][64] with dr_cuda_diagonal_rows_back */
     };
+    float *dot;        /* [tokens][H] gradient of key . write key, where gains are made of it before the chunks; else NULL */
     float *end, *exit; /* [slots][H][K] gradient of A before a chunk, from zero after it; after a chunk */
     float *ridge;      /* [slots][H][K] partial sums */
     float *centre;     /* [slots][H] partial sums; of stages inside, [slots][K/64][H] */
@@ -44,7 +45,7 @@ size_t dr_cuda_diagonal_entry_bytes(const dr_cuda_chunk_plan *plan);
 /* Whether the forward is a single pass. */
 bool dr_cuda_diagonal_chained(const dr_cuda_chunk_plan *plan);
 /* Whether the stages that take keys can make the scan on their way: write keys B * key of keys that are read as they are,
- * behind the decay, a value head a key head, all on sm_90a in 16 bits. */
+ * behind the decay, a value head a key head, gains that do not wait for them, all on sm_90a in 16 bits. */
 bool dr_cuda_diagonal_inside(const dr_cuda_chunk_plan *plan);
 /* Whether the backward's stages do. */
 bool dr_cuda_diagonal_inside_back(const dr_cuda_chunk_plan *plan);

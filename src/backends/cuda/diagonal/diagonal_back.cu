@@ -26,6 +26,7 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
         gradients->settle = (float *)dr_arena_take(arena, tokens * sizeof(float));
     else
         gradients->query = (float *)dr_arena_take(arena, bytes);
+    if (plan->rows.gains_made) gradients->dot = (float *)dr_arena_take(arena, tokens * sizeof(float));
     if (squashes) gradients->squashed = (float *)dr_arena_take(arena, bytes);
     if (morrison) gradients->morrison = (float *)dr_arena_take(arena, bytes);
     if (ridge_query) gradients->read_query = (float *)dr_arena_take(arena, bytes);

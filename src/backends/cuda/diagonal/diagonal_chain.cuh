@@ -15,6 +15,7 @@ enum { CHAIN_ROWS = 64, CHAIN_BLOCK = 16, CHAIN_BLOCKS = CHAIN_ROWS / CHAIN_BLOC
 
 /* Shared memory behind the tiles. */
 typedef struct {
+    float dot[CHAIN_ROWS];       /* backward: gradient of key . write key */
     float4 row[CHAIN_ROWS];      /* alpha, gain, times w that settle its gradient; weight of the row in A after its block */
     float product[CHAIN_BLOCKS]; /* of the alphas of a block */
     float sums[CHAIN_ROWS][4][2],

@@ -49,10 +49,12 @@ static __device__ inline float take_rows(const dr_cuda_rows &rows, const chain_p
         float2 slope;
         const float2 b = make_float2(dr_map_squash_value(&squash, a.x, centre, &slope.x),
                                      dr_map_squash_value(&squash, a.y, centre, &slope.y));
-        const float2 d = make_float2(fmaf(row.z, b.x * k.x, d_write.x), fmaf(row.z, b.y * k.y, d_write.y));
+        const float2 w = make_float2(b.x * k.x, b.y * k.y);
+        const float dot = room.dot[at];
+        const float2 d = make_float2(fmaf(row.z, w.x, fmaf(dot, k.x, d_write.x)), fmaf(row.z, w.y, fmaf(dot, k.y, d_write.y)));
         const float2 position = make_float2(slope.x * (k.x * d.x), slope.y * (k.y * d.y));
         d_centre -= (x.left > 0 ? position.x : 0) + (x.left > 1 ? position.y : 0);
-        d_key = make_float2(fmaf(b.x, d.x, d_key.x), fmaf(b.y, d.y, d_key.y));
+        d_key = make_float2(fmaf(b.x, d.x, fmaf(dot, w.x, d_key.x)), fmaf(b.y, d.y, fmaf(dot, w.y, d_key.y)));
         source[i] =
             make_float2(position.x * dr_reciprocal_near(a.x + squash.eps), position.y * dr_reciprocal_near(a.y + squash.eps));
     }
@@ -132,6 +134,10 @@ static __global__ void __launch_bounds__(128 * boxes, 4 / boxes) scan_back(const
     dr_copy_commit();
     float2 a = chain_load(rows, call.entry + x.own * K + x.channel, x.left), source[CHAIN_BLOCK], d = make_float2(0, 0);
     chain_put_row(rows, x, call.gradients.settle, room);
+    if (threadIdx.x < CHAIN_ROWS)
+        room.dot[threadIdx.x] = call.gradients.dot && threadIdx.x < (unsigned)x.place.tokens
+                                    ? call.gradients.dot[(x.place.first + threadIdx.x) * H + x.head]
+                                    : 0;
     dr_copy_wait<1>();
     __syncthreads();
     *(float2 *)(parts + x.block * width) = chain_sum<T>(room, tiles.key, x.block, x.channel % 64);

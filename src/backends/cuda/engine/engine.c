@@ -139,7 +139,6 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
         if (e.call.chunk.sums) e.call.chunk.reader = e.call.chunk.sums;
         if (e.scan_entry) e.diagonal.entry = e.scan_entry;
     }
-    DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, false, gpu->stream));
     e.diagonal.initial = initial->at[DR_STATE_A];
     e.diagonal.final = final->at[DR_STATE_A];
     e.call.chunk.scan = e.diagonal;
@@ -147,6 +146,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
+    DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, false, gpu->stream));
     const bool never = !boxed || !apart;
     DR_TRY(dr_cuda_chunk_begin_early(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                                      never, gpu->stream));
@@ -174,6 +174,7 @@ dr_status dr_cuda_chunkwise_backward(const dr_cuda_call *call) {
     DR_TRY(tell_layout(call, &e));
     DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, true, gpu->stream));
     DR_TRY(dr_cuda_backward_run(&e.call, gpu->stream));
+    e.made.d_dot = e.call.diagonal.dot;
     DR_TRY(dr_cuda_made_lead(&e.made, &e.call.plan.rows, e.call.plan.storage, gpu->stream));
     if (!e.call.plan.rows.diagonal_scan) return DR_OK;
     return dr_cuda_diagonal_backward(&e.call.plan, e.call.chunk.cu, &e.diagonal, &e.call.diagonal,

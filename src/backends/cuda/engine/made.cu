@@ -200,7 +200,8 @@ static __device__ inline void make_gains(const dr_cuda_rows &rows, const made_ro
 
 /* r and w are vectors of key heads. */
 template <typename T, int E, bool lead>
-static __global__ void __launch_bounds__(MADE_THREADS) gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens) {
+static __global__ void __launch_bounds__(MADE_THREADS)
+    gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens, float *d_dots) {
     const dr_cuda_row &row = rows.row[0];
     const made_row x = find_row((unsigned)rows.key_heads, (unsigned)rows.steps, tokens);
     made_part part = {x.there ? rows.key_size : 0, first_channel(), rows.aligned};
@@ -216,6 +217,10 @@ static __global__ void __launch_bounds__(MADE_THREADS) gains(const __grid_consta
         return;
     }
     const float d_dot = lead_gains(rows, x, dot);
+    if (d_dots) {
+        if (x.there && threadIdx.x % MADE_LANES == 0) d_dots[x.token * rows.key_heads + x.head] = d_dot;
+        return;
+    }
     const dr_cuda_input &read = rows.input[row.read], &write = rows.input[row.write];
     const bool tied = row.reads == DR_READS_TIED;
     for (part.first = first_channel(); part.first < part.size; part.first += MADE_LANES * E) {
@@ -245,7 +250,7 @@ static void replace(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_row
 
 void dr_cuda_made_lay(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_rows *rows, dr_arena *arena,
                       dr_cuda_made *made) {
-    *made = {*rows, tokens, NULL};
+    *made = {*rows, tokens, NULL, NULL};
     if (rows->gains_made) {
         dr_cuda_input *gain = &rows->input[DR_SOURCE_GAIN];
         gain->at = dr_arena_take(arena, (size_t)(tokens * gain->token) * sizeof(float));
@@ -292,7 +297,7 @@ static dr_status launch_sums(const dr_cuda_made *made, const dr_cuda_rows *rows,
 
 template <bool lead>
 static dr_status launch_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    if (rows->gains_made) MADE_LAUNCH(gains, rows->steps * rows->key_heads, made->tokens);
+    if (rows->gains_made) MADE_LAUNCH(gains, rows->steps * rows->key_heads, made->tokens, made->d_dot);
     return DR_OK;
 }
 

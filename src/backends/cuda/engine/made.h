@@ -18,13 +18,15 @@ typedef struct {
     dr_cuda_rows from;
     int64_t tokens;
     float *d_correction; /* [tokens, H], of a backward whose queries are made */
+    float *d_dot;        /* [tokens, H], where the diagonal scan's backward leads on what r . w gets of gains; else NULL */
 } dr_cuda_made;
 
 /* Keeps the rows in made, and puts what is made in the place of their inputs; of a backward its gradients, too, which lie where
  * those of the inputs will, if these are wanted. */
 void dr_cuda_made_lay(bool backward, dr_dtype storage, int64_t tokens, dr_cuda_rows *rows, dr_arena *arena, dr_cuda_made *made);
 
-/* rows: as dr_cuda_made_lay left them. A backward has no use for gains. */
+/* rows: as dr_cuda_made_lay left them. Behind the diagonal scan, whose keys gains may be made of. A backward has no use for
+ * gains. */
 dr_status dr_cuda_made_make(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, bool backward,
                             dr_cuda_stream stream);
 

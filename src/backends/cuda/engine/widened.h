@@ -7,8 +7,8 @@
  *   they leave of a state is a small difference;
  * - heads of fewer than 64 key or value channels: a gain, a decay and the scan's centre get sums over a head's channels, and
  *   over few of them rounding does not average out;
- * - squashed keys without decay or in gains made of them, and normalizers: the gradient of the scan is a sum over all tokens
- *   and channels whose parts cancel. */
+ * - normalizers: the gradient of the scan is a sum over all tokens and channels whose parts cancel. Squashed keys without decay
+ *   or in gains made of them need none (tests/test_chunk_rounding.c). */
 #ifndef DR_CUDA_WIDENED_H
 #define DR_CUDA_WIDENED_H
 

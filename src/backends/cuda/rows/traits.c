@@ -291,16 +291,17 @@ static void make_query(dr_cuda_rows *rows) {
     rows->query_made = true;
 }
 
-/* Where all gradients are then led to inputs: else they pass through floats anyway, and the gain's stay with them. */
+/* Where all gradients are then led to inputs, or to the diagonal scan's backward: else they pass through floats anyway, and the
+ * gain's stay with them. */
 static void make_gains(dr_cuda_rows *rows) {
     const dr_cuda_rows within = *rows;
     dr_cuda_row *row = &rows->row[0];
-    if (rows->kinds > 1 || row->gains != DR_GAINS_OF_DOT || row->normalized || row->writes != DR_WRITES_TENSOR) return;
+    if (rows->kinds > 1 || row->gains != DR_GAINS_OF_DOT || row->normalized || row->writes == DR_WRITES_PRODUCT) return;
     if (row->reads != DR_READS_TIED && row->reads != DR_READS_TENSOR) return;
     rows->gains_made = true, rows->gains_from = row->formula;
     row->gains = DR_GAINS_INPUT, row->formula = DR_GAIN_BETA, row->gain = row->gained = DR_SOURCE_GAIN;
     set_whole(rows);
-    if (!rows->direct) *rows = within;
+    if (!rows->direct && !rows->made) *rows = within;
 }
 
 static void make_vectors(bool sums, dr_cuda_rows *rows) {
@@ -315,8 +316,7 @@ static void make_vectors(bool sums, dr_cuda_rows *rows) {
 void dr_cuda_rows_make_before(dr_cuda_rows *rows) {
     const int32_t steps = rows->step_axis ? rows->steps : 1;
     const dr_cuda_rows within = *rows;
-    if (rows->diagonal_scan) return;
-    make_vectors(true, rows);
+    if (!rows->diagonal_scan) make_vectors(true, rows);
     if (rows->sum_made && !rows->direct) { /* what passes through floats knows no sum that is made */
         *rows = within;
         make_vectors(false, rows);
@@ -331,10 +331,6 @@ void dr_cuda_rows_make_before(dr_cuda_rows *rows) {
 }
 
 /* ---- what 16 bits are too few for ------------------------------------------------------------------------------------ */
-
-static bool depends_on_squash(const dr_rule *rule, const dr_cuda_row *row) {
-    return row->write == DR_SOURCE_SQUASHED && (rule->decay == DR_DECAY_NONE || row->gains == DR_GAINS_OF_DOT);
-}
 
 /* Takes off all that a unit key held. Of one such row with the keys of inputs the reverse pass takes the gradient in two parts
  * (tests/test_chunk_rounding.c); beside other rows that read, or with keys of a scan, it is computed in float32. */
@@ -355,8 +351,7 @@ bool dr_cuda_rule_widens(const dr_rule *rule) {
     for (int i = 0; i < rule->rows; i++) {
         const dr_cuda_row row = row_of(rule, &rule->row[i]);
         const bool full = steps_fully(&row, row.formula), one = row.gains == DR_GAINS_ONE && row.reads != DR_READS_NONE;
-        if ((full && rule->scan != DR_SCAN_NONE) || ((full || one) && readers > 1) || depends_on_squash(rule, &row))
-            return true;
+        if ((full && rule->scan != DR_SCAN_NONE) || ((full || one) && readers > 1)) return true;
     }
     return false;
 }
