@@ -305,7 +305,9 @@ template <int half> static __device__ inline void take_half(dr_operand_b<__nv_bf
 
 template <int half> static __device__ inline void take_half(dr_operand_b<float> (&b)[2]) {
     constexpr int out = half == FIRST_HALF;
-    DR_UNROLL (n, 2 && half != BOTH_HALVES) b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
+#pragma unroll
+    for (int n = 0; n < 2 && half != BOTH_HALVES; n++)
+        b[n].high[out][0] = b[n].high[out][1] = b[n].low[out][0] = b[n].low[out][1] = 0;
 }
 
 /* q += 16 columns of G, those of block b, of this warp's rows, times rows of keys, and r that of M. */
