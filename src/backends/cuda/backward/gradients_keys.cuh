@@ -80,37 +80,6 @@ static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, i
     }
 }
 
-/* The same where rows that are all there and whole leave by one straight run of code and others by a loop: fewer instructions
- * to load, which pays where three matrices leave (READS_OTHER) and not where two do. Of plain calls put_tokens is as short. */
-template <typename T>
-static __device__ inline void put_straight(const worker &w, unsigned box, T *to, int64_t stride, int size,
-                                           const float (&c)[8][4]) {
-    const bool aligned = w.call.plan.rows.aligned;
-    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
-    const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
-    const auto eight = [&](int i) { return *(const uint4 *)(w.shared + dr_tile_at<T>(box, 64, first + row + 4 * i, column)); };
-    dr_group_lay_rows<T>(w.shared + box, c);
-    to += (first + row) * stride + column;
-    if (aligned && left >= 64 && alive >= 16) {
-        uint4 x[4];
-        DR_UNROLL (i, 4) x[i] = eight(i);
-        DR_UNROLL (i, 4) __stwb((uint4 *)(to + 4 * i * stride), x[i]);
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 4 && row + 4 * i < alive; i++) {
-        const uint4 words = eight(i);
-        const T *x = (const T *)&words;
-        T *at = to + 4 * i * stride;
-        if (aligned) {
-            if (column < left) __stwb((uint4 *)at, words);
-        } else {
-            DR_UNROLL (e, 8)
-                if (column + e < left) at[e] = x[e];
-        }
-    }
-}
-
 /* The rows as floats to [64][Kp]. */
 static __device__ inline void put_floats(const worker &w, float *to, const float (&c)[8][4]) {
     const int width = w.call.plan.key_width;
@@ -182,23 +151,17 @@ template <typename T> static __device__ inline float2 dots_and_squares(const flo
 
 /* Gradients of queries, and of keys, where rows are their inputs or made of them by the diagonal scan, else what row_gradients
  * takes. */
-template <typename T, int reading = READS_NOTHING>
-static __device__ inline void put_input(const worker &w, unsigned box, int i, const float (&c)[8][4]) {
+template <typename T> static __device__ inline void put_input(const worker &w, unsigned box, int i, const float (&c)[8][4]) {
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &input = rows.input[i];
     if (!input.gradient) return;
     T *to = (T *)input.gradient + dr_gradient_index(rows, input, w.rows.x.place.first, w.rows.x.head) + w.group * 64;
-    const int64_t stride = input.token * dr_gradient_spread(rows, input);
-    if (reading == READS_OTHER && !w.plain)
-        put_straight<T>(w, box, to, stride, rows.key_size, c);
-    else
-        put_tokens<T>(w, box, to, stride, rows.key_size, c);
+    put_tokens<T>(w, box, to, input.token * dr_gradient_spread(rows, input), rows.key_size, c);
 }
 
-template <typename T, int reading = READS_NOTHING>
-static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
+template <typename T> static __device__ inline void put_query(const worker &w, unsigned box, const float (&q)[8][4]) {
     if (w.plain || w.call.direct || w.call.made)
-        put_input<T, reading>(w, box, DR_INPUT_QUERY, q);
+        put_input<T>(w, box, DR_INPUT_QUERY, q);
     else
         put_floats(w, w.call.back.d_query, q);
 }
@@ -226,7 +189,7 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
                 r[n][i] = reads ? factor[i / 2] * r[n][i] : 0;
         }
     if (made && (w.plain || !call.diagonal.key)) {
-        put_input<T, reading>(w, read, DR_INPUT_KEY, r);
+        put_input<T>(w, read, DR_INPUT_KEY, r);
         put_shared(w, write, call.diagonal, k);
         return;
     }
@@ -235,8 +198,8 @@ static __device__ inline void put_keys(const worker &w, unsigned read, unsigned 
         put_scan(w, call.diagonal.squashed, k);
         return;
     }
-    if (reading == READS_OTHER) put_input<T, reading>(w, read, call.read, r);
-    put_input<T, reading>(w, write, call.written, k);
+    if (reading == READS_OTHER) put_input<T>(w, read, call.read, r);
+    put_input<T>(w, write, call.written, k);
 }
 
 /* Of r = key + lambda query: what the query and lambda get of its gradient; dot: of that with the query. Both have their factor
@@ -374,7 +337,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         put_rows(w, w.call.back.write_part + part, write);
     }
     meet_group(w); /* queries and keys are read */
-    put_query<T, reading>(w, query, q);
+    put_query<T>(w, query, q);
     put_keys<T, reading>(w, key, write_key, r, k);
     leave_tile(w, shape::key);
     if (shape::apart) leave_tile(w, shape::write);
