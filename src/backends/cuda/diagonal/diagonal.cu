@@ -117,12 +117,9 @@ template <typename T, int E, int W>
 static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W)
     scan_ends(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
               const __grid_constant__ dr_cuda_diagonal_chain chain) {
-    int64_t slot;
-    int head;
-    dr_chunk_place place;
-    if (!dr_diagonal_own_chunk<W>(plan, cu, &slot, &head, &place)) return;
+    const auto [slot, head, first, place] = dr_diagonal_own_chunk<E, W>(plan, cu);
+    if (place.tokens <= 0) return;
     const dr_cuda_rows &rows = plan.rows;
-    const int first = dr_diagonal_first<E, W>();
     float a[E], product = 1;
     DR_UNROLL (e, E) a[e] = 0;
 #pragma unroll 4
@@ -159,12 +156,9 @@ template <typename T, int E, int W>
 static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * W)
     scan_replay(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                 const __grid_constant__ dr_cuda_diagonal_chain chain) {
-    int64_t slot;
-    int head;
-    dr_chunk_place place;
-    if (!dr_diagonal_own_chunk<W>(plan, cu, &slot, &head, &place)) return;
+    const auto [slot, head, first, place] = dr_diagonal_own_chunk<E, W>(plan, cu);
+    if (place.tokens <= 0) return;
     const dr_cuda_rows &rows = plan.rows;
-    const int first = dr_diagonal_first<E, W>();
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
     float a[E], ridge[E];
     dr_diagonal_ridges<E>(rows, head, first, ridge);
@@ -231,13 +225,13 @@ dr_status dr_cuda_diagonal_forward(const dr_cuda_chunk_plan *plan, const int64_t
     const int32_t K = plan->rows.key_size;
     if (dr_cuda_diagonal_chained(plan)) return dr_cuda_diagonal_chain_forward(plan, cu, chain, stream);
     DR_CUDA_CHUNK_STORAGE(
-        plan->storage, T, DR_DIAGONAL_FOR_WARPS(K, W, {
+        plan->storage, T, DR_DIAGONAL_FOR(K, W, {
             DR_TRY((dr_diagonal_launch_chunks<W>("scan_ends", scan_ends<T, 1, W>, plan, stream, *plan, cu, *chain)));
         }));
     DR_TRY(dr_cuda_diagonal_carry(plan, cu, chain->end, chain->product, chain->initial, false, chain->entry, chain->final,
                                   stream));
     DR_CUDA_CHUNK_STORAGE(
-        plan->storage, T, DR_DIAGONAL_FOR_CHANNELS(K, E, {
+        plan->storage, T, DR_DIAGONAL_FOR(K, E, {
             DR_TRY((dr_diagonal_launch_chunks<1>("scan_replay", scan_replay<T, E, 1>, plan, stream, *plan, cu, *chain)));
         }));
     return DR_OK;

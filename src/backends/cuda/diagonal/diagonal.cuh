@@ -66,22 +66,21 @@ static __device__ inline void dr_diagonal_key(const dr_cuda_rows &rows, int64_t 
     dr_input_vector<T, E>(rows, DR_INPUT_KEY, token, 0, head, rows.key_size, first, key);
 }
 
-/* The chunk and key head of this warp, or with more warps a chunk of this block; false: there is none, or nothing in
- * it. */
-template <int W>
-static __device__ inline bool dr_diagonal_own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu, int64_t *slot, int *head,
-                                                    dr_chunk_place *place) {
-    const int64_t task = W == 1 ? (int64_t)blockIdx.x * DR_DIAGONAL_WARPS + threadIdx.x / 32 : blockIdx.x;
-    if (task >= plan.slots * plan.key_heads) return false;
-    *slot = task / plan.key_heads;
-    *head = (int)(task % plan.key_heads);
-    *place = dr_find_chunk(plan, cu, *slot);
-    return place->tokens > 0;
-}
+/* A chunk and key head, and the thread's first channel. */
+typedef struct {
+    int64_t slot;
+    int head, first;
+    dr_chunk_place place;
+} dr_diagonal_chunk;
 
-/* The first channel of this thread. */
-template <int E, int W> static __device__ inline int dr_diagonal_first() {
-    return (int)(threadIdx.x % (32 * W)) * E;
+/* Those of this warp, or with more warps a chunk of this block; no tokens: there are none. */
+template <int E, int W>
+static __device__ inline dr_diagonal_chunk dr_diagonal_own_chunk(const dr_cuda_chunk_plan &plan, const int64_t *cu) {
+    const int64_t task = W == 1 ? (int64_t)blockIdx.x * DR_DIAGONAL_WARPS + threadIdx.x / 32 : blockIdx.x;
+    if (task >= plan.slots * plan.key_heads) return {};
+    const int64_t slot = task / plan.key_heads;
+    const int first = (int)(threadIdx.x % (32 * W)) * E;
+    return {slot, (int)(task % plan.key_heads), first, dr_find_chunk(plan, cu, slot)};
 }
 
 /* Gradients of a token's gain and alpha. */
@@ -102,29 +101,17 @@ static __device__ inline void dr_diagonal_put_scalars(const dr_cuda_rows &rows, 
 
 /* ---- launches --------------------------------------------------------------------------------------------------------- */
 
-/* E channels a thread, one warp a chunk: where a token's sums over channels are asked for at once. */
-#define DR_DIAGONAL_FOR_CHANNELS(K, E, ...)                                                                                    \
+/* N, of 32 channels each, is how many channels a thread has of one warp's chunk, where a token's sums over channels are asked
+ * for at once; else how many warps a chunk has, with one channel a thread. */
+#define DR_DIAGONAL_FOR(K, N, ...)                                                                                             \
     if ((K) <= 64) {                                                                                                           \
-        constexpr int E = 2;                                                                                                   \
+        constexpr int N = 2;                                                                                                   \
         __VA_ARGS__;                                                                                                           \
     } else if ((K) <= 128) {                                                                                                   \
-        constexpr int E = 4;                                                                                                   \
+        constexpr int N = 4;                                                                                                   \
         __VA_ARGS__;                                                                                                           \
     } else {                                                                                                                   \
-        constexpr int E = 8;                                                                                                   \
-        __VA_ARGS__;                                                                                                           \
-    }
-
-/* W warps a chunk, one channel a thread. */
-#define DR_DIAGONAL_FOR_WARPS(K, W, ...)                                                                                       \
-    if ((K) <= 64) {                                                                                                           \
-        constexpr int W = 2;                                                                                                   \
-        __VA_ARGS__;                                                                                                           \
-    } else if ((K) <= 128) {                                                                                                   \
-        constexpr int W = 4;                                                                                                   \
-        __VA_ARGS__;                                                                                                           \
-    } else {                                                                                                                   \
-        constexpr int W = 8;                                                                                                   \
+        constexpr int N = 8;                                                                                                   \
         __VA_ARGS__;                                                                                                           \
     }
 

@@ -75,12 +75,9 @@ static __global__ void __launch_bounds__(W == 1 ? 32 * DR_DIAGONAL_WARPS : 32 * 
     scan_ends_back(const __grid_constant__ dr_cuda_chunk_plan plan, const int64_t *cu,
                    const __grid_constant__ dr_cuda_diagonal_chain chain,
                    const __grid_constant__ dr_cuda_diagonal_gradients gradients) {
-    int64_t slot;
-    int head;
-    dr_chunk_place place;
-    if (!dr_diagonal_own_chunk<W>(plan, cu, &slot, &head, &place)) return;
+    const auto [slot, head, first, place] = dr_diagonal_own_chunk<E, W>(plan, cu);
+    if (place.tokens <= 0) return;
     const dr_cuda_rows &rows = plan.rows;
-    const int first = dr_diagonal_first<E, W>();
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
     float a[E], ridge[E], sum[E], product = 1;
     dr_diagonal_ridges<E>(rows, head, first, ridge);
@@ -163,7 +160,7 @@ static __global__ void __launch_bounds__(32 * W)
     const dr_cuda_rows &rows = plan.rows;
     const int64_t slot = blockIdx.x / plan.key_heads;
     const int head = (int)(blockIdx.x % plan.key_heads), thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32;
-    const int first = dr_diagonal_first<E, W>(), left = rows.key_size - first;
+    const int first = thread * E, left = rows.key_size - first;
     const dr_chunk_place place = dr_find_chunk(plan, cu, slot);
     const float centre = dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, head);
     float *parts = kept + plan.chunk * E * threads;
@@ -290,13 +287,11 @@ dr_status dr_cuda_diagonal_backward(const dr_cuda_chunk_plan *plan, const int64_
     else if (!made)
         DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
             if (gradients->morrison)
-                DR_DIAGONAL_FOR_CHANNELS(plan->rows.key_size, E, {
-                    DR_TRY((in_three_steps<T, E, 1>(plan, cu, chain, gradients, d_final, d_initial, stream)));
-                })
+                DR_DIAGONAL_FOR(plan->rows.key_size, E,
+                                { DR_TRY((in_three_steps<T, E, 1>(plan, cu, chain, gradients, d_final, d_initial, stream))); })
             else
-                DR_DIAGONAL_FOR_WARPS(plan->rows.key_size, W, {
-                    DR_TRY((in_three_steps<T, 1, W>(plan, cu, chain, gradients, d_final, d_initial, stream)));
-                })
+                DR_DIAGONAL_FOR(plan->rows.key_size, W,
+                                { DR_TRY((in_three_steps<T, 1, W>(plan, cu, chain, gradients, d_final, d_initial, stream))); })
         });
     const dr_cuda_input *ridge = &plan->rows.input[DR_INPUT_RIDGE], *centre = &plan->rows.input[DR_INPUT_SCAN_CENTRE];
     const int64_t H = plan->key_heads;
