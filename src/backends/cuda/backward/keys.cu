@@ -43,18 +43,13 @@ template <typename T> static __device__ inline float2 dot_rows(const float (&c)[
 /* Row sums of the squares of a tile, likewise. */
 template <typename T> static __device__ inline float2 square_rows(const char *tile) {
     const int lane = (int)(threadIdx.x % 32), row = (int)(threadIdx.x / 32) * 16 + lane / 4, t = lane % 4;
-    float2 sum = make_float2(0, 0);
-    DR_UNROLL (n, 8) {
-        const float2 upper = tile_pair<T>(tile, row, 8 * n + 2 * t), lower = tile_pair<T>(tile, row + 8, 8 * n + 2 * t);
-        sum.x = fmaf(upper.x, upper.x, fmaf(upper.y, upper.y, sum.x));
-        sum.y = fmaf(lower.x, lower.x, fmaf(lower.y, lower.y, sum.y));
-    }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
-        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
-    }
-    return sum;
+    float x[8][4];
+    DR_UNROLL (n, 8)
+        DR_UNROLL (h, 2) {
+            const float2 pair = tile_pair<T>(tile, row + 8 * h, 8 * n + 2 * t);
+            x[n][2 * h] = pair.x, x[n][2 * h + 1] = pair.y;
+        }
+    return dot_rows<T>(x, tile);
 }
 
 /* Of floats, the pairs of the chunk one by one: G and M become what each pair brings to the gradient of every decay that it
