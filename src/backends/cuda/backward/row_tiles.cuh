@@ -139,8 +139,7 @@ template <typename T> static __device__ inline void dr_put_pair(char *tile, int 
 }
 
 static __device__ inline dr_prepare_block dr_row_keys_block(const dr_row_block &x, int first) {
-    const dr_prepare_block block = {x.block, x.place, x.head, x.key_head, x.rows, first, 1, 0, 0};
-    return block;
+    return {x.block, x.place, x.head, x.key_head, x.rows, first, 1, 0, 0};
 }
 
 /* Asks for read keys, write keys and queries of 64 channels from `first` on; there once the copies are waited for, a barrier is

@@ -173,9 +173,7 @@ static __device__ inline dr_form_factor dr_factor_at(const dr_cuda_rows &rows, c
                                                      float sign) {
     const dr_cuda_input &input = rows.input[source];
     const int head = input.per_value ? x.head : x.key_head;
-    const dr_form_factor factor = {(const float *)input.at + x.place.first * input.token + head * input.head, input.token,
-                                   sign};
-    return factor;
+    return {(const float *)input.at + x.place.first * input.token + head * input.head, input.token, sign};
 }
 
 /* Read keys of the rows first, first + spacing, .. of the chunk, or what they will be made of. */
@@ -465,8 +463,7 @@ static inline int dr_prepare_find_parts(const dr_cuda_rows &rows, dr_prepare_for
 }
 
 static inline dr_plain_rows dr_plain_rows_of(const dr_source &source, int element) {
-    const dr_plain_rows rows = {(const char *)source.at, (uint32_t)(source.token * element), (uint32_t)(source.head * element)};
-    return rows;
+    return {(const char *)source.at, (uint32_t)(source.token * element), (uint32_t)(source.head * element)};
 }
 
 /* Of inputs whose tokens lie one behind the other. A chunk begins some 3 us after one that is half as many blocks before it as

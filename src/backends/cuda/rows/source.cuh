@@ -11,19 +11,16 @@ typedef struct {
 } dr_source;
 
 static __host__ __device__ inline dr_source dr_source_of(const dr_cuda_input &input) {
-    const dr_source source = {input.at, input.token, input.step, input.head};
-    return source;
+    return {input.at, input.token, input.step, input.head};
 }
 
 /* Where write keys of a token's row, and queries, stand in a tensor as they are; else NULL at `at`. */
 static __host__ __device__ inline dr_source dr_write_source(const dr_cuda_rows &rows, int row = 0) {
-    const dr_source none = {NULL, 0, 0, 0};
-    return rows.row[row].writes == DR_WRITES_PRODUCT ? none : dr_source_of(rows.input[rows.row[row].write]);
+    return rows.row[row].writes == DR_WRITES_PRODUCT ? dr_source{} : dr_source_of(rows.input[rows.row[row].write]);
 }
 
 static __host__ __device__ inline dr_source dr_query_source(const dr_cuda_rows &rows) {
-    const dr_source none = {NULL, 0, 0, 0};
-    return rows.asks == DR_ASKS_AFFINE ? none : dr_source_of(rows.input[rows.asked]);
+    return rows.asks == DR_ASKS_AFFINE ? dr_source{} : dr_source_of(rows.input[rows.asked]);
 }
 
 /* The vectors that the first row reads; of sums and products the first of them. */
