@@ -71,12 +71,21 @@ static void begin(setting *s, const dr_rule &rule) {
     s->workspace.resize(count.used + 256);
     arena.block = (char *)(((uintptr_t)s->workspace.data() + 255) / 256 * 256);
     dr_cuda_made_lay(true, DR_BF16, plan.tokens, &s->rows, &arena, &s->made);
-    s->in.resize(DR_INPUTS);
+    s->in.resize(DR_SOURCES);
     for (int i = 0; i < DR_INPUTS; i++) {
         const dr_cuda_input &input = s->made.from.input[i];
         const size_t count = input.at ? (size_t)dr_recurrence_input_count(&s->recurrence, (dr_input)i) : 0;
         for (size_t j = 0; j < count; j++) s->in[(size_t)i].push_back(number(input, input.at, j));
     }
+}
+
+/* Keys that the diagonal scan has made: any. */
+static void put_squashed(setting *s) {
+    dr_cuda_input &input = s->rows.input[DR_SOURCE_SQUASHED];
+    const size_t count = (size_t)(SEQUENCES * TOKENS * input.token);
+    input.at = add_tensor(&s->given, count * sizeof(T))->at;
+    fill_normal(s, (void *)input.at, count, 1 / sqrtf((float)SIZE));
+    for (size_t i = 0; i < count; i++) s->in[DR_SOURCE_SQUASHED].push_back(element(input.at, (int64_t)i));
 }
 
 static void check_made(const setting &s) {
@@ -137,6 +146,29 @@ static void check_led(setting *s) {
             check_gradient(*s, i, before[(size_t)i], d);
 }
 
+/* Gains beta / (1 + beta r . w) of keys that the diagonal scan makes: its backward is told of r . w, and nothing else is
+ * written. */
+static void check_dots(setting *s) {
+    const std::vector<double> gain = make_in_double(s->rows, s->in);
+    const dr_cuda_input &key = s->made.from.input[DR_INPUT_KEY], &beta = s->made.from.input[DR_INPUT_BETA];
+    std::vector<float> d_dot(gain.size());
+    distance off = {}, off_beta = {};
+    bool untouched = true;
+    s->made.d_dot = d_dot.data();
+    for (size_t i = 0; i < gain.size(); i++) ((float *)put_in(*s).gradient)[i] = 1 + (float)i;
+    memset(key.gradient, 0, s->in[DR_INPUT_KEY].size() * sizeof(T));
+    check(dr_cuda_made_lead(&s->made, &s->rows, DR_BF16, {}) == DR_OK, "leading gradients fails");
+    for (size_t i = 0; i < gain.size(); i++) {
+        const double shrink = gain[i] / s->in[DR_INPUT_BETA][i];
+        add_distance(&off, d_dot[i], -(1 + (double)i) * gain[i] * gain[i]);
+        add_distance(&off_beta, ((const float *)beta.gradient)[i], (1 + (double)i) * shrink * shrink);
+    }
+    check(off.size > 0 && off.error <= 1e-5 * off.size, "the gradient of r . w is far from its formula");
+    check(off_beta.error <= 1e-5 * off_beta.size, "the gradient of beta is far from its formula");
+    for (size_t i = 0; i < s->in[DR_INPUT_KEY].size(); i++) untouched = untouched && element(key.gradient, (int64_t)i) == 0;
+    check(untouched, "the gradient of keys, which is the scan's backward's, was written to");
+}
+
 static void check_rule(const char *name, const dr_rule &rule) {
     check_case(name, TOKENS, SIZE, [&] {
         setting s = {};
@@ -160,5 +192,12 @@ int main() {
     check_changed("gain", "gdn", [](dr_rule &r) { r.row[0].gain = DR_GAIN_IMPLICIT; });
     check_changed("gain apart", "gdn", [](dr_rule &r) { r.row[0].gain = DR_GAIN_IMPLICIT, r.row[0].read = DR_READ_FREE; });
     check_rule("nlms", *dr_rule_find("nlms"));
+    check_case("plonghorn", TOKENS, SIZE, [&] {
+        setting s = {};
+        begin(&s, *dr_rule_find("plonghorn"));
+        put_squashed(&s);
+        check_made(s);
+        check_dots(&s);
+    });
     return 0;
 }
