@@ -223,6 +223,15 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
         near[h] = decay.near[!w.plain && erase && dr_undecayed(rows, row) && row > 0 ? row - 1 : row];
     }
     dr_group_wait<0>();
+    if (shape::reads && w.call.full) { /* what rounding took from U */
+        const unsigned rest = w.base + tile_of(w, shape::inverse);
+        dr_group_settle(c);
+        dr_group_begin();
+#pragma unroll
+        for (int b = 0; b < value_boxes; b++) chain<T, false, true>(c, reader + b * BOX, rest + b * BOX, true);
+        dr_group_commit();
+        dr_group_wait<0>();
+    }
     mask_scores(w, factor, begin, near, erase, c);
     unsigned x[4][4];
     operands_of<T>(x, c);
@@ -271,6 +280,7 @@ static __device__ inline void compute_chunks(const gradients_call &call, char *s
             put_box<T>(w.base + tile_of(w, shape::inverse) + (unsigned)w.group * BOX, rest);
             dr_shared_fence();
         }
+        if (shape::reads && call.full) meet_all<shape::groups>();
         if (shape::groups == 1) make_scores<T, key_boxes, value_boxes, reading>(w, false);
         if (shape::reads || (shape::groups == 2 && group == 0))
             make_scores<T, key_boxes, value_boxes, reading>(w, shape::groups == 1 || group != 0);

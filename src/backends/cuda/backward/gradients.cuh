@@ -8,6 +8,7 @@
 #include "backends/cuda/backward/group_tiles.cuh"
 #include "backends/cuda/chunkwise/scan_warpgroups.cuh"
 #include "backends/cuda/plan/find.cuh"
+#include "backends/cuda/rows/rows_make.h"
 
 enum { PLACES = 12, PLACE = 16 * 1024 };
 
@@ -78,14 +79,21 @@ template <int key_boxes, int value_boxes, int reading> struct chunk_shape {
 /* A call, and what follows from its rows, which a thread would look through in every chunk. */
 struct gradients_call : dr_cuda_backward_call {
     dr_block_dividers by;
-    bool direct, made;         /* those of the rows */
+    bool direct, made, full;   /* those of the rows; full: U goes into the scores in two parts of 16 bits */
     int read, written, gained; /* led, written and gained of the row */
 };
 
 static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
     const dr_cuda_rows *rows = &call.plan.rows;
     const dr_cuda_row *row = &rows->row[0];
-    return {call, dr_block_dividers_of(call.plan), rows->direct, rows->made, row->led, row->written, row->gained};
+    return {call,
+            dr_block_dividers_of(call.plan),
+            rows->direct,
+            rows->made,
+            dr_cuda_rows_step_fully(rows),
+            row->led,
+            row->written,
+            row->gained};
 }
 
 /* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows

@@ -18,10 +18,10 @@
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
-/* dY^T = dS'^T X^T. given: dS' is one that the call gives in float, and what its rounding takes goes through the product, too.
+/* dY^T = dS'^T X^T. whole: what rounding takes from dS' goes through the product, too.
  */
 template <typename T, int tiles>
-static __device__ inline void update_from_exit(const dr_scan_block &x, bool given, const float (&s)[tiles][4],
+static __device__ inline void update_from_exit(const dr_scan_block &x, bool whole, const float (&s)[tiles][4],
                                                float (&y)[8][4]) {
     DR_UNROLL (k, tiles / 2) {
         const unsigned exit = dr_forget(dr_shared_address(x.shared)) + (unsigned)x.room.exit;
@@ -29,7 +29,7 @@ static __device__ inline void update_from_exit(const dr_scan_block &x, bool give
         dr_operand_from<T>(a, s[2 * k], s[2 * k + 1]);
         dr_multiply_row<T, true, 4>(y, a, exit, 64, k * 16);
         if constexpr (sizeof(T) == 2)
-            if (given) {
+            if (whole) {
                 float rest[2][4];
                 DR_UNROLL (i, 8) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
                 dr_operand_from<T>(a, rest[0], rest[1]);
@@ -147,8 +147,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         float y[8][4] = {};
         if (!call.summary) dr_scan_save<T, tiles>(x, block, s);
         dr_copy_wait<2>();
-        __syncthreads(); /* X is there */
-        update_from_exit<T, tiles>(x, now.last, s, y);
+        __syncthreads();                                            /* X is there */
+        update_from_exit<T, tiles>(x, now.last || call.full, s, y); /* that of the last is given in float */
         dr_copy_wait<1>();
         __syncthreads(); /* P', dO and factors are there; X is read */
         if (more && !late) load_exit<T, width>(x, block - plan.value_heads);

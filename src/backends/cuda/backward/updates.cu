@@ -7,6 +7,7 @@
 #include "backends/cuda/backward/updates_warpgroups.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
+#include "backends/cuda/rows/rows_make.h"
 
 /* ---- shared memory ----------------------------------------------------------------------------------------------------- */
 
@@ -196,6 +197,15 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
         }
 }
 
+/* What rounding takes from U, this warp's rows. */
+template <typename T> static __device__ inline void put_lost(char *tile, const float (&u)[8][4]) {
+    const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
+    const auto lost = [](float x) { return x - dr_to_float(dr_from_float<T>(x)); };
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        dr_put_pair<T>(tile, row + i % 2 * 8, i / 2 * 8 + 2 * t, lost(u[i / 2][i % 2 * 2]), lost(u[i / 2][i % 2 * 2 + 1]));
+}
+
 /* Asks for the inverse as prepare's halves, a fine tile as it is. */
 static __device__ inline void copy_inverse(char *tile, const void *halves) {
     const unsigned mine = threadIdx.x * 16;
@@ -238,9 +248,10 @@ static __device__ inline void spread_factors(const float *alpha, float *factors)
 
 /* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
 
+/* full: U goes into the scores in two parts of 16 bits. */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
-    updates(const __grid_constant__ dr_cuda_backward_call call) {
+    updates(const __grid_constant__ dr_cuda_backward_call call, bool full) {
     extern __shared__ __align__(1024) char shared[];
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
@@ -324,6 +335,13 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
                 write_dot[h] = fmaf(u[n][2 * h + 1], d_z.y, write_dot[h]);
                 dr_put_pair<T>(shared + room.update, row, 8 * n + 2 * t, u[n][2 * h], u[n][2 * h + 1]);
             }
+        if (sizeof(T) == 2 && full) {
+            __syncthreads(); /* Y is read */
+            put_lost<T>(shared + room.rest, u);
+            __syncthreads();
+            dr_multiply_scores<T>(scores, base + room.output, base + room.rest);
+            dr_multiply_scores<T>(erases, base + room.d_update, base + room.rest);
+        }
         const float2 sums = sum_of_four(make_float2(write_dot[0], write_dot[1]));
         if (t == 0) write_dots[mine + g] += sums.x, write_dots[mine + g + 8] += sums.y;
         __syncthreads();
@@ -365,7 +383,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 1)
 }
 
 template <typename T> static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
-    return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room<T>().bytes, stream, *call);
+    const dr_cuda_rows *rows = &call->plan.rows;
+    const bool full = dr_cuda_rows_step_fully(rows) || rows->asks == DR_ASKS_MADE;
+    return dr_cuda_launch("updates", updates<T>, {call->plan.blocks}, BLOCK_THREADS, lay_room<T>().bytes, stream, *call, full);
 }
 
 template <updates_kind kind> static dr_status launch_groups(const dr_cuda_backward_call *call, dr_cuda_stream stream) {
