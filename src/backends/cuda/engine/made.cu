@@ -9,6 +9,9 @@
 
 enum { MADE_THREADS = 256, MADE_LANES = 16, MADE_VECTORS = MADE_THREADS / MADE_LANES, MADE_CHANNELS = 8 };
 
+/* Rows that half a warp makes gains of. It asks for all their vectors before it waits for one: there is little else to do. */
+enum { MADE_ROWS = 4 };
+
 /* What half a warp takes: a row of a token and a head of so many. */
 typedef struct {
     int64_t token;
@@ -16,11 +19,22 @@ typedef struct {
     bool there; /* else it is the first once more, of which nothing is stored */
 } made_row;
 
-static __device__ inline made_row find_row(unsigned heads, unsigned steps, int64_t tokens) {
-    const unsigned index = blockIdx.x * MADE_VECTORS + threadIdx.x / MADE_LANES;
+/* each: rows that half a warp takes, one behind the other, of which this is the first. */
+static __device__ inline made_row find_row(unsigned heads, unsigned steps, int64_t tokens, unsigned each = 1) {
+    const unsigned index = (blockIdx.x * MADE_VECTORS + threadIdx.x / MADE_LANES) * each;
     const bool there = index < (uint64_t)tokens * steps * heads;
     const unsigned of = there ? index : 0, row = of / heads, token = steps == 1 ? row : row / steps;
     return {token, (int)(row - token * steps), (int)(of - row * heads), there};
+}
+
+/* The row behind x; behind the last one it is x once more, of which nothing is stored. */
+static __device__ inline made_row row_behind(const made_row &x, int heads, int steps, int64_t tokens) {
+    made_row next = {x.token, x.step, x.head + 1, x.there};
+    if (next.head == heads) next.head = 0, next.step++;
+    if (next.step == steps) next.step = 0, next.token++;
+    if (x.there && next.token < tokens) return next;
+    next = x, next.there = false;
+    return next;
 }
 
 static __device__ inline int first_channel() {
@@ -32,6 +46,21 @@ static __device__ inline float sum_of_half(float x) {
 #pragma unroll
     for (int step = MADE_LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
+}
+
+/* Likewise of MADE_ROWS numbers, of which the lane has the sum of x[lane / MADE_ROWS]. */
+static __device__ inline float sums_of_half(float (&x)[MADE_ROWS]) {
+    static_assert(MADE_ROWS * MADE_ROWS == MADE_LANES, "as many lanes a row as rows");
+    const int lane = (int)(threadIdx.x % MADE_LANES);
+#pragma unroll
+    for (int half = MADE_ROWS / 2, step = MADE_LANES / 2; half > 0; half /= 2, step /= 2)
+        DR_UNROLL (i, half) {
+            const float first = x[i], second = x[i + half];
+            x[i] = (lane & step ? second : first) + __shfl_xor_sync(0xffffffffu, lane & step ? first : second, step);
+        }
+#pragma unroll
+    for (int step = MADE_ROWS / 2; step > 0; step /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], step);
+    return x[0];
 }
 
 /* From channel `first` on, E of `size` channels of a head of a tensor that lies as an input does. */
@@ -172,7 +201,7 @@ static __device__ inline void load_keys(const dr_cuda_rows &rows, const made_row
 }
 
 /* Of the gains of a row: the gradients of their inputs, and what r . w gets. */
-static __device__ inline float lead_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
+static __device__ inline float lead_inputs(const dr_cuda_rows &rows, const made_row &x, float dot) {
     const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN], &beta = rows.input[DR_INPUT_BETA];
     float d_dot = 0;
     for (int i = (int)(threadIdx.x % MADE_LANES); x.there && i < rows.group; i += MADE_LANES) {
@@ -188,20 +217,81 @@ static __device__ inline float lead_gains(const dr_cuda_rows &rows, const made_r
     return sum_of_half(d_dot);
 }
 
-static __device__ inline void make_gains(const dr_cuda_rows &rows, const made_row &x, float dot) {
+/* Of each row, what a lane's whole words have of r . w: kept as they come, since floats would be twice the registers. */
+template <typename T, int E>
+static __device__ inline void add_dots(const dr_cuda_rows &rows, const made_row (&x)[MADE_ROWS], int channel,
+                                       float (&dot)[MADE_ROWS]) {
+    typedef dr_lane_pack<T, E> pack;
+    const dr_cuda_row &row = rows.row[0];
+    const bool tied = row.reads == DR_READS_TIED;
+    pack r[MADE_ROWS], w[MADE_ROWS];
+    const auto load = [&](const dr_cuda_input &input, pack(&to)[MADE_ROWS]) {
+        DR_UNROLL (i, MADE_ROWS) {
+            const T *from = (const T *)input.at + dr_input_index(input, x[i].token, x[i].step, x[i].head) + channel;
+            DR_UNROLL (k, pack::words) to[i].packed[k] = ((const typename pack::word *)from)[k];
+        }
+    };
+    load(rows.input[row.write], w);
+    if (!tied) load(rows.input[row.read], r);
+    DR_UNROLL (i, MADE_ROWS)
+        DR_UNROLL (e, E) {
+            const float own = dr_to_float(w[i].element[e]);
+            dot[i] = fmaf(tied ? own : dr_to_float(r[i].element[e]), own, dot[i]);
+        }
+}
+
+/* The same where vectors do not begin at whole words, or end within one. */
+template <typename T, int E> static __device__ inline float dot_of(const dr_cuda_rows &rows, const made_row &x) {
+    float r[E], w[E], dot = 0;
+    for (made_part part = {rows.key_size, first_channel(), rows.aligned}; part.first < part.size;
+         part.first += MADE_LANES * E) {
+        load_keys<T, E>(rows, x, part, r, w);
+        DR_UNROLL (e, E) dot = fmaf(r[e], w[e], dot);
+    }
+    return dot;
+}
+
+/* Lanes of half a warp share the value heads of its rows. */
+template <typename T, int E>
+static __global__ void __launch_bounds__(MADE_THREADS) make_gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens) {
     const dr_cuda_input &gain = rows.input[DR_SOURCE_GAIN];
-    for (int i = (int)(threadIdx.x % MADE_LANES); x.there && i < rows.group; i += MADE_LANES) {
-        const int head = x.head * rows.group + i;
-        const dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, x.token, x.step, x.head, head, dot);
-        ((float *)gain.at)[dr_input_index(gain, x.token, x.step, head)] =
+    const int own = (int)(threadIdx.x % MADE_LANES) / MADE_ROWS, first = (int)(threadIdx.x % MADE_ROWS);
+    made_row x[MADE_ROWS];
+    x[0] = find_row((unsigned)rows.key_heads, (unsigned)rows.steps, tokens, MADE_ROWS);
+    DR_UNROLL (i, MADE_ROWS - 1) x[i + 1] = row_behind(x[i], rows.key_heads, rows.steps, tokens);
+    made_row mine = x[0];
+    DR_UNROLL (i, MADE_ROWS)
+        if (own == i) mine = x[i];
+    const int head = mine.head * rows.group + (first < rows.group ? first : 0);
+    dr_map_gain_inputs inputs = dr_row_gain_inputs(rows, mine.token, mine.step, mine.head, head, 0); /* come with the vectors */
+    float sum = 0;
+    if (rows.aligned && rows.key_size % E == 0) {
+        float dot[MADE_ROWS] = {};
+        for (int channel = first_channel(); channel < rows.key_size; channel += MADE_LANES * E)
+            add_dots<T, E>(rows, x, channel, dot);
+        sum = sums_of_half(dot);
+        if (rows.row[0].negative) sum = -sum;
+    } else {
+        made_row at = x[0];
+#pragma unroll 1
+        for (int i = 0; i < MADE_ROWS; i++, at = row_behind(at, rows.key_heads, rows.steps, tokens)) {
+            const float dot = sum_of_half(dot_of<T, E>(rows, at));
+            if (i == own) sum = dot;
+        }
+    }
+    for (int i = first; mine.there && i < rows.group; i += MADE_ROWS) {
+        const int head = mine.head * rows.group + i;
+        if (i != first) inputs = dr_row_gain_inputs(rows, mine.token, mine.step, mine.head, head, 0);
+        inputs.dot = sum;
+        ((float *)gain.at)[dr_input_index(gain, mine.token, mine.step, head)] =
             dr_map_base_gain(rows.gains_from, rows.gain_eps, &inputs);
     }
 }
 
-/* r and w are vectors of key heads. */
-template <typename T, int E, bool lead>
+/* d_dots: where another kernel leads on what r . w gets, else NULL. */
+template <typename T, int E>
 static __global__ void __launch_bounds__(MADE_THREADS)
-    gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens, float *d_dots) {
+    lead_gains(const __grid_constant__ dr_cuda_rows rows, int64_t tokens, float *d_dots) {
     const dr_cuda_row &row = rows.row[0];
     const made_row x = find_row((unsigned)rows.key_heads, (unsigned)rows.steps, tokens);
     made_part part = {x.there ? rows.key_size : 0, first_channel(), rows.aligned};
@@ -212,11 +302,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
         for (int e = 0; e < E; e++) dot = fmaf(r[e], w[e], dot);
     }
     dot = sum_of_half(dot);
-    if constexpr (!lead) {
-        make_gains(rows, x, dot);
-        return;
-    }
-    const float d_dot = lead_gains(rows, x, dot);
+    const float d_dot = lead_inputs(rows, x, dot);
     if (d_dots) {
         if (x.there && threadIdx.x % MADE_LANES == 0) d_dots[x.token * rows.key_heads + x.head] = d_dot;
         return;
@@ -295,10 +381,22 @@ static dr_status launch_sums(const dr_cuda_made *made, const dr_cuda_rows *rows,
     return DR_OK;
 }
 
-template <bool lead>
-static dr_status launch_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    if (rows->gains_made) MADE_LAUNCH(gains, rows->steps * rows->key_heads, made->tokens, made->d_dot);
-    return DR_OK;
+static dr_status launch_make_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage,
+                                   dr_cuda_stream stream) {
+    if (!rows->gains_made) return DR_OK;
+    const int64_t halves = (made->tokens * rows->steps * rows->key_heads + MADE_ROWS - 1) / MADE_ROWS;
+    DR_CUDA_CHUNK_STORAGE(storage, T,
+                          return dr_cuda_launch("make_gains", make_gains<T, MADE_CHANNELS>, {blocks_of(halves)}, MADE_THREADS,
+                                                0, stream, *rows, made->tokens));
+}
+
+static dr_status launch_lead_gains(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage,
+                                   dr_cuda_stream stream) {
+    if (!rows->gains_made) return DR_OK;
+    const int64_t halves = made->tokens * rows->steps * rows->key_heads;
+    DR_CUDA_CHUNK_STORAGE(storage, T,
+                          return dr_cuda_launch("lead_gains", lead_gains<T, MADE_CHANNELS>, {blocks_of(halves)}, MADE_THREADS,
+                                                0, stream, *rows, made->tokens, made->d_dot));
 }
 
 dr_status dr_cuda_made_make(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, bool backward,
@@ -306,11 +404,11 @@ dr_status dr_cuda_made_make(const dr_cuda_made *made, const dr_cuda_rows *rows, 
     DR_TRY(launch_products<false>(made, rows, storage, stream));
     DR_TRY(launch_sums<false>(made, rows, storage, stream));
     DR_TRY(launch_queries<false>(made, rows, storage, stream));
-    return backward ? DR_OK : launch_gains<false>(made, rows, storage, stream);
+    return backward ? DR_OK : launch_make_gains(made, rows, storage, stream);
 }
 
 dr_status dr_cuda_made_lead(const dr_cuda_made *made, const dr_cuda_rows *rows, dr_dtype storage, dr_cuda_stream stream) {
-    DR_TRY(launch_gains<true>(made, rows, storage, stream));
+    DR_TRY(launch_lead_gains(made, rows, storage, stream));
     DR_TRY(launch_products<true>(made, rows, storage, stream));
     DR_TRY(launch_queries<true>(made, rows, storage, stream)); /* before what others have of the query's gradient */
     DR_TRY(launch_sums<true>(made, rows, storage, stream));
