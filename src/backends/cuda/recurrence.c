@@ -167,7 +167,7 @@ dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *given,
 
 /* Who takes the state from chunk to chunk. */
 static const char *state_pass_of(const dr_cuda_chunk_plan *plan) {
-    if (plan->one_pass) return "one_pass";
+    if (plan->one_pass) return plan->key_width == 64 ? "one_pass_narrow" : "one_pass";
     if (plan->early.parts) return "one_pass in parts, or scan_warpgroups";
     return plan->linear ? "scan_linear" : plan->warpgroups ? "scan_warpgroups" : "scan";
 }

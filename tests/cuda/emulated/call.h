@@ -101,7 +101,7 @@ static void add_inputs(call_memory *s, const dr_backend *backend, dr_inputs *inp
 
 /* A call of two sequences without states, as engine.c makes it on a GPU of so many multiprocessors, Hopper or Ampere. */
 static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size, dr_cuda_chunk_plan *plan, int processors = 2,
-                      bool hopper = true) {
+                      bool hopper = true, int value_size = 128) {
     dr_operations operations = {};
     const_cast<dr_dtype &>(operations.dtype) = DR_F32;
     dr_cuda gpu = {};
@@ -113,7 +113,7 @@ static void make_plan(call_memory *s, const dr_rule *rule, int tokens, int size,
     s->recurrence.layout.sequences = SEQUENCES, s->recurrence.layout.rows = SEQUENCES * tokens;
     s->recurrence.key_heads = s->recurrence.value_heads = HEADS;
     s->recurrence.key_size = size;
-    s->recurrence.value_size = 128;
+    s->recurrence.value_size = value_size;
     dr_inputs inputs = {};
     dr_input_gradients gradients = {};
     add_inputs(s, &backend, &inputs, &gradients);

@@ -6,7 +6,7 @@
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "call.h"
 
-enum { SIZE = 128 }; /* of K and V */
+enum { SIZE = 128 }; /* of K and V, which some cases make smaller: `size` */
 
 /* In place of gradients.cu's, for the layout of memory. */
 extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
@@ -24,7 +24,9 @@ struct head_of_doubles {
 
     int64_t token(int64_t i) const { return sequence * plan->length + i; }
 
-    int64_t vector_at(int64_t i) const { return (token(i) * HEADS + head) * SIZE; }
+    int size() const { return plan->rows.key_size; }
+
+    int64_t vector_at(int64_t i) const { return (token(i) * HEADS + head) * size(); }
 
     int64_t block(int64_t i) const { return (dr_sequence_slot(*plan, NULL, sequence) + i / plan->chunk) * HEADS + head; }
 
@@ -47,7 +49,7 @@ struct head_of_doubles {
         row_of_doubles x;
         x.gain = row.gained == DR_NO_SOURCE ? 1 : number((dr_input)row.gained, i, 0);
         x.value = row.values == DR_VALUES_NONE ? 0 : row.values == DR_VALUES_GAINED ? x.gain : 1;
-        for (int k = 0; k < SIZE; k++) {
+        for (int k = 0; k < size(); k++) {
             x.read[k] = x.write[k] = number((dr_input)row.written, i, k);
             if (row.reads == DR_READS_TENSOR) x.read[k] = (row.negative ? -1 : 1) * number((dr_input)row.read, i, k);
             if (sums) x.read[k] += number(DR_INPUT_LAMBDA, i, 0) * number(DR_INPUT_QUERY, i, k);
@@ -140,27 +142,29 @@ static inline void lay_forward(call_memory *s, const dr_cuda_chunk_plan &plan, d
         return arena.used;
     };
     lay(add_tensor(&s->left, lay(NULL))->at);
-    void *o = add_tensor(&s->left, (size_t)plan.tokens * HEADS * SIZE * sizeof(T))->at;
-    void *saved = add_tensor(&s->left, (size_t)plan.blocks * SIZE * SIZE * sizeof(T))->at;
-    float *last = (float *)add_tensor(&s->left, SEQUENCES * HEADS * SIZE * SIZE * sizeof(float))->at;
+    const size_t size = (size_t)plan.rows.key_size;
+    void *o = add_tensor(&s->left, (size_t)plan.tokens * HEADS * size * sizeof(T))->at;
+    void *saved = add_tensor(&s->left, (size_t)plan.blocks * size * size * sizeof(T))->at;
+    float *last = (float *)add_tensor(&s->left, SEQUENCES * HEADS * size * size * sizeof(float))->at;
     *call = {plan, tensors, NULL, last, o, saved, dr_scan_lay(plan, sizeof(T), false), false};
 }
 
 static inline uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
-    return (uint16_t *)plan.rows.input[DR_INPUT_KEY].at + (plan.length - 1) * HEADS * SIZE;
+    return (uint16_t *)plan.rows.input[DR_INPUT_KEY].at + (plan.length - 1) * HEADS * plan.rows.key_size;
 }
 
 static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
+    const int size = head.size();
     double alpha[SIZE];
-    for (int k = 0; k < SIZE; k++) alpha[k] = head.alpha(i, k);
-    for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++) state[v][k] *= alpha[k];
+    for (int k = 0; k < size; k++) alpha[k] = head.alpha(i, k);
+    for (int v = 0; v < size; v++)
+        for (int k = 0; k < size; k++) state[v][k] *= alpha[k];
     for (int step = 0; step < head.plan->rows.steps; step++) {
         const row_of_doubles row = head.row(i, step);
-        for (int v = 0; v < SIZE; v++) {
+        for (int v = 0; v < size; v++) {
             double u = row.value * head.number(DR_INPUT_VALUE, i, v);
-            for (int k = 0; k < SIZE; k++) u -= row.gain * row.read[k] * state[v][k];
-            for (int k = 0; k < SIZE; k++) state[v][k] += u * row.write[k];
+            for (int k = 0; k < size; k++) u -= row.gain * row.read[k] * state[v][k];
+            for (int k = 0; k < size; k++) state[v][k] += u * row.write[k];
         }
     }
 }
@@ -168,26 +172,27 @@ static inline void take_token(const head_of_doubles &head, int64_t i, double (&s
 /* Outputs, states before each chunk if they are saved, and those behind the sequences. */
 static inline void check_scan(const dr_scan_call &call) {
     const dr_cuda_chunk_plan &plan = call.plan;
+    const int size = plan.rows.key_size;
     distance output = {0, 0}, before = {0, 0}, last = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
         static double state[SIZE][SIZE]; /* [V][K] */
         memset(state, 0, sizeof state);
         for (int64_t i = 0; i < plan.length; i++) {
-            for (int v = 0; v < SIZE && call.saved && i % plan.chunk == 0; v++)
-                for (int k = 0; k < SIZE; k++)
-                    add_distance(&before, element(call.saved, (head.block(i) * SIZE + v) * SIZE + k), state[v][k]);
+            for (int v = 0; v < size && call.saved && i % plan.chunk == 0; v++)
+                for (int k = 0; k < size; k++)
+                    add_distance(&before, element(call.saved, (head.block(i) * size + v) * size + k), state[v][k]);
             take_token(head, i, state);
             double query[SIZE];
-            for (int k = 0; k < SIZE; k++) query[k] = head.number(DR_INPUT_QUERY, i, k);
-            for (int v = 0; v < SIZE; v++) {
+            for (int k = 0; k < size; k++) query[k] = head.number(DR_INPUT_QUERY, i, k);
+            for (int v = 0; v < size; v++) {
                 double sum = 0;
-                for (int k = 0; k < SIZE; k++) sum += plan.rows.scale * state[v][k] * query[k];
+                for (int k = 0; k < size; k++) sum += plan.rows.scale * state[v][k] * query[k];
                 add_distance(&output, element(call.o, head.vector_at(i) + v), sum);
             }
         }
-        for (int v = 0; v < SIZE; v++)
-            for (int k = 0; k < SIZE; k++) add_distance(&last, (double)call.final[(chain * SIZE + k) * SIZE + v], state[v][k]);
+        for (int v = 0; v < size; v++)
+            for (int k = 0; k < size; k++) add_distance(&last, (double)call.final[(chain * size + k) * size + v], state[v][k]);
     }
     check_near(output, "outputs are not those of the plain loops");
     if (call.saved) check_near(before, "the states that are saved are not those of the plain loops");

@@ -69,39 +69,41 @@ typedef struct {
     bool tanh;    /* of the squash */
     bool saves;   /* what a backward wants, too */
     dr_read read; /* in the place of what the rule reads, if it is not DR_READ_NONE */
+    int size;     /* of K and V, if it is not SIZE */
 } one_case;
 
 /* One kernel for both stages leaves the bits of the two; where rows read key + lambda query, which it rounds, nearly those. */
 static void check_one_pass(const one_case &c) {
+    const int size = c.size ? c.size : SIZE;
     char name[32];
     dr_rule rule = *dr_rule_find(c.rule);
     if (c.read != DR_READ_NONE) rule.row[0].read = c.read;
     snprintf(name, sizeof name, "%s%s%s%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", (int)c.read);
-    check_case(name, c.tokens, SIZE, [&] {
+    check_case(name, c.tokens, size, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
-        make_plan(&s, &rule, c.tokens, SIZE, &plan);
+        make_plan(&s, &rule, c.tokens, size, &plan, 2 * size / SIZE, true, size);
         dr_cuda_chunk_plan_stages(&plan);
         check(plan.one_pass, "prepare and scan are not one kernel");
         dr_arena workspace = {};
         dr_cuda_chunk_tensors between;
         dr_cuda_chunk_lay_between(&plan, false, &workspace, &between);
         dr_cuda_chunk_lay_rest(&plan, &workspace, &between);
-        check((workspace.used > 0) == (plan.reader_sum || dr_cuda_reads_apart(&plan)),
+        check((workspace.used > 0) == dr_cuda_one_pass_boxed(&plan),
               "there is workspace just for what may also go by two kernels");
         lay_forward(&s, plan, &s.call);
         if (!c.saves) s.call.saved = NULL;
         if (plan.scan_inside) lay_scan(&s, c.saves);
         s.call.plan.rows.aligned = c.boxed;
         s.call.plan.rows.squash.tanh = c.tanh;
-        const size_t vectors = (size_t)(SEQUENCES * c.tokens * HEADS * SIZE), states = SEQUENCES * HEADS * SIZE;
+        const size_t vectors = (size_t)(SEQUENCES * c.tokens * HEADS * size), states = (size_t)(SEQUENCES * HEADS * size);
         const auto left = [&] {
             result all;
             const auto add = [&](const void *at, size_t bytes) {
                 if (at) all.emplace_back((const char *)at, (const char *)at + bytes);
             };
             const dr_cuda_diagonal_chain &chain = s.call.tensors.scan;
-            add(s.call.o, vectors * sizeof(T)), add(s.call.final, states * SIZE * sizeof(float));
+            add(s.call.o, vectors * sizeof(T)), add(s.call.final, states * (size_t)size * sizeof(float));
             add(chain.final, states * sizeof(float));
             if (!c.saves) return all;
             add(s.left[0].at, s.left[0].size), add(s.call.saved, dr_cuda_chunk_saved_bytes(&plan));
@@ -316,6 +318,8 @@ int main() {
     check_one_pass({"pgdn", 150, true, true, false});
     for (dr_read read : {DR_READ_FEEDBACK, DR_READ_FREE}) check_one_pass({"gdn", 390, true, false, false, read});
     check_one_pass({"gdn", 300, true, false, true, DR_READ_FREE});
+    for (bool saves : {false, true}) check_one_pass({"gdn", 390, true, false, saves, DR_READ_NONE, 64});
+    check_one_pass({"delta_net", 150, true, false, true, DR_READ_NONE, 64});
     check_growth();
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);

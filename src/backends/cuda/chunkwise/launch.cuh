@@ -3,7 +3,7 @@
 #define DR_CUDA_CHUNKWISE_LAUNCH_CUH
 
 #include "backends/cuda/chunkwise/carry_linear.cuh"
-#include "backends/cuda/chunkwise/one_pass.cuh"
+#include "backends/cuda/chunkwise/one_pass_narrow.cuh"
 #include "backends/cuda/chunkwise/parts.cuh"
 #include "backends/cuda/chunkwise/prepare_beside.cuh"
 #include "backends/cuda/chunkwise/scan.cuh"
@@ -138,6 +138,9 @@ template <typename T> static dr_status dr_launch_one_pass(const dr_scan_call &ca
     const dr_cuda_chunk_plan &plan = call.plan;
     dr_one_pass_call one = {};
     DR_TRY(dr_one_pass_make(call, &one));
+    if (plan.key_width == 64)
+        return dr_cuda_launch("one_pass_narrow", call.saved ? one_pass_narrow<T, true> : one_pass_narrow<T, false>,
+                              {plan.sequences, plan.value_heads}, NARROW_THREADS, NARROW_BYTES, stream, one);
     dr_one_pass_kernel kernel = NULL;
     switch (dr_one_kind_of(plan)) {
 #define DR_ONE_PASS_FORM(name)                                                                                                 \

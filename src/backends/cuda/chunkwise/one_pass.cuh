@@ -247,9 +247,8 @@ static __device__ inline void dr_one_write(const dr_one_rows &rows, unsigned val
 }
 
 /* The columns of a group, as the scan has them. edge: whether the state there is the sequence's. */
-static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &plan, const char *shared, int group,
+static __device__ inline dr_scan_place dr_one_columns(const dr_cuda_chunk_plan &plan, const dr_one_chain &chain, int group,
                                                       bool edge) {
-    const dr_one_chain chain = dr_one_chain_of(shared);
     dr_scan_place place = {};
     place.chain = (int64_t)chain.sequence * plan.value_heads + chain.head;
     place.head = chain.head, place.columns = group * 64;
@@ -296,7 +295,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
             dr_one_write_keys<T>(plan.rows, shared, {chunk, chunk, 0}, group);
     }
     float s[16][4] = {};
-    const dr_scan_place place = dr_one_columns(plan, shared, group, dr_one_chain_of(shared).begins);
+    const dr_scan_place place = dr_one_columns(plan, dr_one_chain_of(shared), group, dr_one_chain_of(shared).begins);
     dr_scan_begin<16>(dr_scan_block_of(call, shared, place), place, s);
     for (dr_one_turn at = {0, 0, 0}; at.chunk * 64 < dr_one_chain_of(shared).tokens; dr_one_next(at)) {
         const unsigned queries = dr_one_queries<kind>(base, at), made = base + (unsigned)dr_one_exit<kind>(at);
@@ -397,7 +396,8 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
     }
     if (boxed) dr_boxes_wait_read();
     /* found once more rather than kept in registers */
-    const dr_scan_place again = dr_one_columns(plan, shared, (int)dr_forget((unsigned)group), dr_one_chain_of(shared).ends);
+    const dr_scan_place again =
+        dr_one_columns(plan, dr_one_chain_of(shared), (int)dr_forget((unsigned)group), dr_one_chain_of(shared).ends);
     dr_scan_end<16>(dr_scan_block_of(call, shared, again), again, s);
 }
 

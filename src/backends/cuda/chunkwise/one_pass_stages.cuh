@@ -113,7 +113,8 @@ static inline dr_status dr_one_pass_make(const dr_scan_call &scan, dr_one_pass_c
     DR_TRY(boxes(dr_source_of(rows.input[DR_INPUT_VALUE]), rows.value_size, rows.value_heads, &one->value));
     if (scan.saved) {
         const int64_t tokens = scan.plan.blocks * 64; /* rows of all blocks, which lie one behind the other */
-        DR_TRY(dr_boxes_make(&one->exit, scan.tensors.exit, 128, 1, tokens, 1, 256, 256));
+        const int64_t width = scan.plan.key_width;
+        DR_TRY(dr_boxes_make(&one->exit, scan.tensors.exit, (int)width, 1, tokens, 1, width * 2, width * 2));
         DR_TRY(dr_boxes_make(&one->score, scan.tensors.score, 64, 1, tokens, 1, 128, 128));
         if (rows.input[DR_SOURCE_SQUASHED].at) DR_TRY(boxes(dr_write_source(rows), rows.key_size, rows.key_heads, &one->write));
     }
@@ -196,9 +197,12 @@ static __device__ inline int dr_one_chunks(const char *shared) {
 }
 
 /* Whether a chunk's results are the block's to store. */
-static __device__ inline bool dr_one_owns(const char *shared, int chunk) {
-    const dr_one_chain chain = dr_one_chain_of(shared);
+static __device__ inline bool dr_one_owns(const dr_one_chain &chain, int chunk) {
     return chunk >= chain.early && chunk * 64 < chain.tokens;
+}
+
+static __device__ inline bool dr_one_owns(const char *shared, int chunk) {
+    return dr_one_owns(dr_one_chain_of(shared), chunk);
 }
 
 static __device__ inline dr_one_rows &dr_one_rows_of(char *shared, int stage) {
@@ -270,8 +274,7 @@ static __device__ inline dr_one_chain dr_one_find(const dr_cuda_chunk_plan &plan
 }
 
 /* A chunk, or what would be one behind the last. */
-static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const char *shared, int chunk) {
-    const dr_one_chain chain = dr_one_chain_of(shared);
+static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const dr_one_chain &chain, int chunk) {
     dr_prepare_block x = {};
     x.head = chain.head, x.key_head = chain.key_head;
     x.block = chain.block + chunk * plan.value_heads;
@@ -279,6 +282,10 @@ static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan 
     const int left = chain.tokens - chunk * 64;
     x.alive = x.place.tokens = left < 64 ? left : 64;
     return x;
+}
+
+static __device__ inline dr_prepare_block dr_one_block(const dr_cuda_chunk_plan &plan, const char *shared, int chunk) {
+    return dr_one_block(plan, dr_one_chain_of(shared), chunk);
 }
 
 /* Copies of what a chunk's decays are made of, by a group: a warp those of the 16 rows whose decays it makes. scan: of the
@@ -299,8 +306,8 @@ static __device__ inline void dr_one_ask(const dr_cuda_rows &rows, const dr_prep
     dr_copy_commit();
 }
 
-/* By the group that asked. store: to memory, too. */
-template <dr_one_kind kind>
+/* By the group that asked. store: to memory, too; width: of keys there. */
+template <dr_one_kind kind, int width = 128>
 static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_prepare_block &x, const dr_one_asked &asked,
                                            dr_one_rows &put, bool store) {
     const dr_cuda_rows &rows = call.plan.rows;
@@ -328,7 +335,8 @@ static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_pr
         if (i < 2) put.keep[i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
         if (store) dr_put_factors(call.tensors.factors[x.block], i, factors);
     }
-    if (store) call.tensors.keep[x.block * 128 + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
+    if (store && i < width)
+        call.tensors.keep[x.block * width + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
 }
 
 static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {

@@ -48,8 +48,9 @@ static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, 
     dr_group_wait<0>();
 }
 
-/* The halves of the matrix as tiles, the low one behind the high one; a warp of the four has nothing but zeros. */
-template <typename T> static __device__ inline void dr_halves_put(const float *matrix, char *halves) {
+/* The halves of the matrix by eights, half a row of it a thread: put(i, at, high, low), at: bytes into a tile; a warp of the
+ * four has nothing but zeros. */
+template <typename T, typename F> static __device__ inline void dr_halves_each(const float *matrix, F put) {
     const int row = dr_copy_thread() % 64, column = dr_copy_thread() / 64 * 32;
     const bool zeros = dr_copy_thread() / 32 == 2; /* rows 0 .. 31, columns 32 .. 63 */
 #pragma unroll
@@ -63,10 +64,16 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
             dr_halve<T>(right.x, right.y, high.z, low.z);
             dr_halve<T>(right.z, right.w, high.w, low.w);
         }
-        char *to = halves + dr_tile_at<T>(0, 64, row, column + i);
-        *(uint4 *)to = high;
-        *(uint4 *)(to + DR_HALVES_BYTES / 2) = low;
+        put(i / 8, dr_tile_at<T>(0, 64, row, column + i), high, low);
     }
+}
+
+/* Those as tiles, the low one behind the high one. */
+template <typename T> static __device__ inline void dr_halves_put(const float *matrix, char *halves) {
+    dr_halves_each<T>(matrix, [&](int, unsigned at, uint4 high, uint4 low) {
+        *(uint4 *)(halves + at) = high;
+        *(uint4 *)(halves + at + DR_HALVES_BYTES / 2) = low;
+    });
 }
 
 /* Both halves to memory as they lie. */

@@ -128,10 +128,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
     lay_workspace(call->recurrence, dr_cuda_packed(call), false, &e, &(dr_arena){.block = call->workspace});
     /* a backward wants what prepare leaves, which one kernel stores as boxes; key + lambda query, which it rounds, and other
      * tensors that rows read beside what they write it takes as boxes alone, so that a forward has the same bits without a
-     * backward; where a state lies that is given, the last part's
-     * may not go before the first one has begun */
+     * backward, and narrow heads, too; where a state lies that is given, the last part's may not go before the first one has
+     * begun */
     const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
-    if (!boxed && (call->saved || e.call.plan.reader_sum || dr_cuda_reads_apart(&e.call.plan))) e.call.plan.one_pass = false;
+    if (!boxed && (call->saved || dr_cuda_one_pass_boxed(&e.call.plan))) e.call.plan.one_pass = false;
     DR_TRY(tell_layout(call, &e));
     if (call->saved) {
         lay_saved(&e, &(dr_arena){.block = call->saved});

@@ -98,6 +98,12 @@ static inline bool dr_cuda_reads_apart(const dr_cuda_chunk_plan *plan) {
     return plan->reader_direct && !plan->rows.tied && !plan->scan_inside && plan->rows.row[0].writes != DR_WRITES_PRODUCT;
 }
 
+/* Whether the one kernel for a forward takes the call only if its vectors lie as boxes can: where rows read what they do not
+ * write, and of narrow heads. */
+static inline bool dr_cuda_one_pass_boxed(const dr_cuda_chunk_plan *plan) {
+    return plan->reader_sum || dr_cuda_reads_apart(plan) || plan->key_width == 64;
+}
+
 /* Factors of the rows of a block, a kind side by side: of what the scan wants of a row, two numbers at once are two of those
  * rows that a thread has. */
 typedef struct {

@@ -46,21 +46,24 @@ static bool is_linear(const dr_cuda_rows *rows) {
 }
 
 /* Whether one kernel can make all of a forward: rows that prepare calls plain or for which it makes the diagonal scan, or that
- * read a tensor of its own; heads of up to 128 by 128, sequences of one length. */
+ * read a tensor of its own; heads of 128 by 128, or of 64 by 64 whose rows read the key that they write; sequences of one
+ * length. */
 static bool fits_one_pass(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     const dr_cuda_row *row = &rows->row[0];
     const bool known = (plan->reads && rows->tied) || plan->reader_sum || plan->scan_inside || dr_cuda_reads_apart(plan);
     const bool plain = is_single(rows) && known && row->gains != DR_GAINS_OF_DOT && values_directly(row) && !row->undecayed;
-    return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->key_width == 128 &&
-           plan->value_width == 128 && plan->length > 0;
+    const bool wide = plan->key_width == 128, tied = rows->tied && !plan->reader_sum && !plan->scan_inside;
+    return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && (wide || (plan->key_width == 64 && tied)) &&
+           plan->value_width == plan->key_width && plan->length > 0;
 }
 
-/* Whether it does. A multiprocessor that has a head to itself then takes 0.6 to 0.8 of the time of both stages, and so three
- * quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
+/* Whether it does. A multiprocessor that has a head to itself, or two narrow ones, then takes 0.6 to 0.8 of the time of both
+ * stages, and so three quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
 static bool is_one_pass(const dr_cuda_chunk_plan *plan) {
-    const int64_t heads = plan->sequences * plan->value_heads, rounds = (heads + plan->processors - 1) / plan->processors;
-    return plan->parts == 1 && 4 * heads >= 3 * rounds * plan->processors;
+    const int64_t heads = plan->sequences * plan->value_heads, at_once = plan->processors * (plan->key_width == 64 ? 2 : 1);
+    const int64_t rounds = (heads + at_once - 1) / at_once;
+    return plan->parts == 1 && 4 * heads >= 3 * rounds * at_once;
 }
 
 /* Two thread blocks a multiprocessor are wanted, one of warp groups. Parts cost the scan's work once more, so fewer than four
@@ -110,7 +113,8 @@ static void plan_early(dr_cuda_chunk_plan *plan) {
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
     const bool fades = plan->rows.scalar_decay && !plan->rows.constant_decay;
-    if (!fades || !plan->forgets || parts < 2 || dr_cuda_reads_apart(plan) || (plan->beside.processors && plan->sequences > 1))
+    if (!fades || !plan->forgets || parts < 2 || dr_cuda_reads_apart(plan) || plan->key_width == 64 ||
+        (plan->beside.processors && plan->sequences > 1))
         return;
     const int64_t each = (chunks + parts - 1) / parts, made = (chunks + each - 1) / each;
     if (4 * heads * made < 3 * plan->processors) return;
@@ -197,8 +201,8 @@ typedef struct {
 static between_bytes between_of(const dr_cuda_chunk_plan *plan, bool saved) {
     const size_t element = dr_dtype_size(plan->storage), rows = DR_CUDA_CHUNK_ROWS, keys = (size_t)plan->key_width;
     const size_t queries = (size_t)plan->query_rows;
-    /* Whether something is passed on. What rows read beside what they write one kernel takes as boxes only: a call tells. */
-    const bool boxes_alone = plan->reader_sum || dr_cuda_reads_apart(plan);
+    /* Whether something is passed on. What one kernel takes as boxes only: a call tells. */
+    const bool boxes_alone = dr_cuda_one_pass_boxed(plan);
     const bool passes = saved ? !plan->linear_back : !plan->linear && (!plan->one_pass || boxes_alone);
     between_bytes of = {{0}};
     if (passes) {
