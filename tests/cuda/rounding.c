@@ -298,32 +298,54 @@ static void bring_near(problem *p, double near) {
     }
 }
 
-static bool steps_are_right(gpu *own, uint64_t n, void *context, fault *what) {
-    (void)context;
+/* Two sequences, keys of that cosine, log decays so many times as drawn. */
+static bool near_is_right(gpu *own, const dr_rule *rule, uint64_t seed, const int64_t size[2], double near, double decays,
+                          fault *what) {
     const int64_t cu_seqlens[] = {0, 200, 330};
-    const int64_t *size = step_sizes[n / 2 / STEPPING % STEP_SIZES];
-    dr_rule rule = *dr_rule_find(stepping[n / 2 % STEPPING]);
-    rule.row[0].gain = n % 2 ? DR_GAIN_NORMALIZED : DR_GAIN_ONE;
-    rule.row[0].value = DR_VALUE_V;
-    const dr_recurrence shape = {.rule = &rule,
+    const dr_recurrence shape = {.rule = rule,
                                  .layout = {.sequences = 2, .rows = 330, .cu_seqlens = cu_seqlens},
                                  .key_heads = 2,
                                  .value_heads = 2,
                                  .key_size = size[0],
                                  .value_size = size[1]};
-    dr_random random = dr_random_start(n, 9);
-    problem *p = problem_create(&rule, &shape, false, &random);
-    const bool far = n / 2 / STEPPING / STEP_SIZES % 2;
-    bring_near(p, far ? 0.5 : 0.95);
-    for (int64_t i = 0; i < p->input_count[DR_INPUT_LOG_DECAY]; i++) p->input[DR_INPUT_LOG_DECAY][i] *= far ? 1 : 0.02;
+    static const dr_input logs[] = {DR_INPUT_LOG_DECAY, DR_INPUT_SCAN_LOG_DECAY};
+    dr_random random = dr_random_start(seed, 9);
+    problem *p = problem_create(rule, &shape, false, &random);
+    bring_near(p, near);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < p->input_count[logs[k]]; i++) p->input[logs[k]][i] *= decays;
     const bool holds = rounds_as_plain(own, 1, p, DR_PATH_CHUNKWISE, &random, what);
     problem_free(p);
     return holds;
 }
 
+static bool steps_are_right(gpu *own, uint64_t n, void *context, fault *what) {
+    (void)context;
+    const bool far = n / 2 / STEPPING / STEP_SIZES % 2;
+    dr_rule rule = *dr_rule_find(stepping[n / 2 % STEPPING]);
+    rule.row[0].gain = n % 2 ? DR_GAIN_NORMALIZED : DR_GAIN_ONE;
+    rule.row[0].value = DR_VALUE_V;
+    return near_is_right(own, &rule, n, step_sizes[n / 2 / STEPPING % STEP_SIZES], far ? 0.5 : 0.95, far ? 1 : 0.02, what);
+}
+
+/* Keys of the diagonal scan whose state nothing decays, and gains made of them: gradients of the scan are sums over all tokens
+ * whose parts cancel. */
+static const char *const scanning[] = {"pdn", "plonghorn"};
+static const double scan_nears[] = {0, 0.5, 0.95}, scan_decays[] = {1, 0.02, 0};
+enum { SCANNING = 2, SCAN_SIZES = 2, SCAN_NEARS = 3, SCAN_DECAYS = 3 };
+
+static bool scans_are_right(gpu *own, uint64_t n, void *context, fault *what) {
+    (void)context;
+    const uint64_t of = n / SCANNING / SCAN_SIZES;
+    return near_is_right(own, dr_rule_find(scanning[n % SCANNING]), n, step_sizes[n / SCANNING % SCAN_SIZES],
+                         scan_nears[of % SCAN_NEARS], scan_decays[of / SCAN_NEARS], what);
+}
+
 bool suite_rounding(gpu *g, fault *what) {
-    fault steps = {""};
+    fault steps = {""}, scans = {""};
     const bool wide = gpu_share(g, 1, (g->brief ? 4 : 16) * (uint64_t)dr_rule_count(), wide_is_right, NULL, what);
     const bool full = gpu_share(g, 0, 4 * STEPPING * STEP_SIZES - 1, steps_are_right, NULL, &steps);
-    return full ? wide : wide ? fault_is(what, "full steps: %s", steps.text) : false;
+    const bool scan = gpu_share(g, 0, SCANNING * SCAN_SIZES * SCAN_NEARS * SCAN_DECAYS - 1, scans_are_right, NULL, &scans);
+    if (wide && !full) return fault_is(what, "full steps: %s", steps.text);
+    return wide && !scan ? fault_is(what, "keys of a scan: %s", scans.text) : wide && full && scan;
 }
