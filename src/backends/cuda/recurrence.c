@@ -177,8 +177,8 @@ static const char *prepare_of(const dr_cuda_chunk_plan *plan) {
     return plan->beside.processors ? "prepare_beside" : plan->rows.channel_decay ? "prepare_channel" : "prepare";
 }
 
-/* Whether something is made before the chunks (engine/made.h). */
-static bool makes_before(const dr_cuda_chunk_plan *plan) {
+/* Whether something is made that stands in no input (engine/made.h). */
+static bool makes_rows(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     return rows->gains_made || rows->query_made || rows->sum_made || rows->products;
 }
@@ -195,7 +195,7 @@ static int backward_of(const dr_cuda_chunk_plan *plan, char *text, size_t size) 
                             : plan->rows.channel_decay     ? "updates, keys_channel"
                                                            : "updates, keys";
     return snprintf(text, size, "%s, %s%s%s", plan->linear_back ? "carry_linear" : "reverse", gradients, heads_of(plan),
-                    makes_before(plan) ? ", lead_rows" : "");
+                    makes_rows(plan) ? ", lead_rows" : "");
 }
 
 /* Parts of the longest sequence, of either kind. */
@@ -217,7 +217,7 @@ int dr_cuda_recurrence_kernel(const dr_plan *plan, bool decode, char *text, size
     if (parts_of(chunks) > 1) snprintf(cut, sizeof cut, ", %d parts", parts_of(chunks));
     backward_of(chunks, backward, sizeof backward);
     return snprintf(text, size, "cuda chunkwise %s %s chunk %lld%s: %s%s%s%s; %s", isa, dr_dtype_name(chunks->storage),
-                    (long long)chunks->chunk, cut, makes_before(chunks) ? "make_rows, " : "", prepare,
+                    (long long)chunks->chunk, cut, makes_rows(chunks) && !chunks->made_within ? "make_rows, " : "", prepare,
                     prepare == pass ? "" : ", ", prepare == pass ? "" : pass, backward);
 }
 

@@ -13,6 +13,7 @@
 #include "block.h"
 
 #include "backends/cuda/chunkwise/launch.cuh"
+#include "backends/cuda/engine/made.cu"
 #include "loops.h"
 
 struct setting : call_memory {
@@ -69,16 +70,38 @@ typedef struct {
     bool tanh;    /* of the squash */
     bool saves;   /* what a backward wants, too */
     dr_read read; /* in the place of what the rule reads, if it is not DR_READ_NONE */
-    int size;     /* of K and V, if it is not SIZE */
+    dr_write write;
+    dr_query query;
+    int size; /* of K and V, if it is not SIZE */
 } one_case;
 
-/* One kernel for both stages leaves the bits of the two; where rows read key + lambda query, which it rounds, nearly those. */
+/* What the rows' products or queries are, in memory, in the place of their input. */
+static dr_cuda_rows make_in_memory(setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    dr_cuda_made made;
+    dr_cuda_rows rows = plan.rows;
+    dr_arena arena = {};
+    dr_cuda_made_lay(false, DR_BF16, plan.tokens, &rows, &arena, &made);
+    arena = {};
+    arena.block = add_tensor(&s->given, (size_t)plan.tokens * HEADS * SIZE * sizeof(T))->at;
+    rows = plan.rows;
+    dr_cuda_made_lay(false, DR_BF16, plan.tokens, &rows, &arena, &made);
+    manner = {1, false, 0};
+    check(dr_cuda_made_make(&made, &rows, DR_BF16, false, {}) == DR_OK, "making fails");
+    return rows;
+}
+
+/* One kernel for both stages leaves the bits of the two, also where it makes what is made in memory before those; where rows
+ * read key + lambda query, which it rounds, nearly those. */
 static void check_one_pass(const one_case &c) {
     const int size = c.size ? c.size : SIZE;
     char name[32];
     dr_rule rule = *dr_rule_find(c.rule);
     if (c.read != DR_READ_NONE) rule.row[0].read = c.read;
-    snprintf(name, sizeof name, "%s%s%s%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", (int)c.read);
+    if (c.write != DR_WRITE_KEY) rule.row[0].write = c.write;
+    if (c.query != DR_QUERY_PLAIN) rule.query = c.query;
+    snprintf(name, sizeof name, "%s%s%s%d%d%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", (int)c.read, (int)c.write,
+             (int)c.query);
     check_case(name, c.tokens, size, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
@@ -111,13 +134,17 @@ static void check_one_pass(const one_case &c) {
             add(s.call.plan.rows.input[DR_SOURCE_SQUASHED].at, vectors * sizeof(T));
             return all;
         };
-        s.call.plan.one_pass = false;
+        const dr_cuda_rows rows = s.call.plan.rows;
+        s.call.plan.one_pass = s.call.plan.made_within = false;
+        if (plan.made_within) s.call.plan.rows = make_in_memory(&s);
+        const dr_scan_call in_memory = s.call;
         run(&s, 0, false, BEFORE);
         const result two = left();
-        s.call.plan.one_pass = true;
+        s.call.plan.one_pass = true, s.call.plan.made_within = plan.made_within;
+        s.call.plan.rows = rows;
         check_orders([&](auto... how) { return run(&s, how...); },
                      [&] {
-                         if (!plan.scan_inside) check_scan(s.call); /* whose loops know no diagonal scan */
+                         if (!plan.scan_inside) check_scan(in_memory); /* whose loops know no diagonal scan */
                          check(plan.reader_sum || left() == two, "one kernel for both stages leaves other bits than the two");
                      },
                      last_key(plan));
@@ -318,8 +345,14 @@ int main() {
     check_one_pass({"pgdn", 150, true, true, false});
     for (dr_read read : {DR_READ_FEEDBACK, DR_READ_FREE}) check_one_pass({"gdn", 390, true, false, false, read});
     check_one_pass({"gdn", 300, true, false, true, DR_READ_FREE});
-    for (bool saves : {false, true}) check_one_pass({"gdn", 390, true, false, saves, DR_READ_NONE, 64});
-    check_one_pass({"delta_net", 150, true, false, true, DR_READ_NONE, 64});
+    for (bool saves : {false, true})
+        check_one_pass({"gdn", 390, true, false, saves, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 64});
+    check_one_pass({"delta_net", 150, true, false, true, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 64});
+    check_one_pass({"gdn", 390, true, false, false, DR_READ_GATED_KEY});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_GATED_KEY});
+    check_one_pass({"gdn", 390, true, false, false, DR_READ_NONE, DR_WRITE_RATE_READ});
+    check_one_pass({"gdn", 390, true, false, false, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_CORRECTED});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_FEEDBACK, DR_WRITE_KEY, DR_QUERY_CORRECTED});
     check_growth();
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);

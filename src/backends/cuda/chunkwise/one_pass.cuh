@@ -12,7 +12,8 @@
  *
  * Where rows read key + lambda query, solve makes these sums, rounded, as an operand of its own and lays them in a tile for the
  * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
- * for. A tensor that rows read beside what they write lies where the sums do, and comes with the keys.
+ * for. A tensor that rows read beside what they write lies where the sums do, and comes with the keys. What is a product of two
+ * such vectors, or a query less a part of one, solve makes in the tile where its input has come (plan.made_within).
  *
  * So three chunks are under way, in three stages of what comes from memory; what lies between the groups has two places. All
  * wait for one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What a chunk takes is what all
@@ -54,7 +55,8 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         dr_one_await_stage(base, ONE_PASS_FREE, dr_one_before(dr_one_before(at))); /* the place */
         float p[8][4];
         if (!scans) dr_one_await_stage(base, ONE_PASS_FILLED, at);
-        if (kind != DR_ONE_TIED) dr_one_await_place(base, ONE_PASS_BROUGHT, at);
+        if (kind != DR_ONE_TIED)
+            dr_one_await_place(base, kind == DR_ONE_APART && plan.made_within ? ONE_PASS_WRITTEN : ONE_PASS_BROUGHT, at);
         if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
         const bool stores = saves && dr_copy_thread() == 0 && dr_one_owns(shared, at.chunk);
         if (scans && stores) {
@@ -188,7 +190,10 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
             dr_one_sum<T>(base, at, numbers.small.lambda, l);
         } else {
             if (scans) dr_one_await_place(base, ONE_PASS_WRITTEN, at);
-            if (kind == DR_ONE_APART) dr_one_await_place(base, ONE_PASS_BROUGHT, at);
+            if (kind == DR_ONE_APART) {
+                dr_one_await_place(base, ONE_PASS_BROUGHT, at);
+                if (call.plan.made_within) dr_one_make_tile<T>(rows, shared, at);
+            }
             dr_group_begin();
             dr_one_scores<T>(l, dr_one_readers<kind>(base, at),
                              scans ? base + (unsigned)dr_one_exit<kind>(at) : dr_one_keys<kind>(base, at));
@@ -320,7 +325,7 @@ static __device__ inline void dr_one_hold(const dr_one_pass_call &one, char *sha
         dr_group_decay<16, false>(rows.keep, s);
         dr_group_settle(s);
         float u[8][4];
-        if (apart) dr_one_await_place(base, sums ? ONE_PASS_WRITTEN : ONE_PASS_BROUGHT, at);
+        if (apart) dr_one_await_place(base, sums || plan.made_within ? ONE_PASS_WRITTEN : ONE_PASS_BROUGHT, at);
         dr_group_begin();
         dr_group_chain<T, true>(u, a, dr_one_readers<kind>(base, at), 8192, false);
         dr_group_commit();
@@ -457,6 +462,7 @@ static __global__ void __launch_bounds__(ONE_PASS_THREADS, 1) one_pass(const __g
     if (threadIdx.x == 0) {
         dr_one_chain chain = dr_one_find(plan, ahead);
         if (kind == DR_ONE_SCANS) chain.centre = dr_input_scalar(plan.rows, DR_INPUT_SCAN_CENTRE, 0, 0, chain.key_head);
+        if (kind == DR_ONE_APART && plan.made_within) chain.factor = dr_one_factor(plan.rows, chain.key_head);
         *(dr_one_chain *)(shared + ONE_PASS_CHAIN) = chain;
     }
     __syncthreads();

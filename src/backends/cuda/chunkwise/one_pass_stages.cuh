@@ -39,6 +39,7 @@ typedef struct alignas(16) {
     int block;         /* number of the first chunk (chunkwise.h) */
     bool begins, ends; /* with the sequence */
     float centre;      /* of the diagonal scan */
+    float factor;      /* of the other vector where something is made of the tiles */
 } dr_one_chain;
 
 /* Shared memory: where things begin, tiles at multiples of 1024, and behind all the barriers. What is in threes goes by a
@@ -60,7 +61,7 @@ enum {
     ONE_PASS_TURNED = ONE_PASS_SOLVED + ONE_PASS_PLACES * 8,                      /* the matrix is read */
     ONE_PASS_LAID = ONE_PASS_TURNED + ONE_PASS_PLACES * 8,                        /* X and P' are there */
     ONE_PASS_VALUED = ONE_PASS_LAID + ONE_PASS_PLACES * 8,                        /* and groups: values have come */
-    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8, /* places: write keys of the scan, or sums, are there */
+    ONE_PASS_WRITTEN = ONE_PASS_VALUED + ONE_PASS_PLACES * 2 * 8, /* places: what is made in the tiles is there */
     ONE_PASS_SCANNED = ONE_PASS_WRITTEN + ONE_PASS_PLACES * 8,    /* what those write keys are made of is there */
     ONE_PASS_BROUGHT = ONE_PASS_SCANNED + ONE_PASS_PLACES * 8,    /* what is not in stages of keys and queries has come */
     ONE_PASS_READ = ONE_PASS_BROUGHT + ONE_PASS_PLACES * 8,       /* the columns have read the sums */
@@ -84,7 +85,8 @@ static __host__ __device__ constexpr bool dr_one_reads_apart(dr_one_kind kind) {
 }
 
 static inline dr_one_kind dr_one_kind_of(const dr_cuda_chunk_plan &plan) {
-    return plan.scan_inside ? DR_ONE_SCANS : plan.reader_sum ? DR_ONE_SUMS : plan.rows.tied ? DR_ONE_TIED : DR_ONE_APART;
+    if (plan.scan_inside) return DR_ONE_SCANS;
+    return plan.reader_sum ? DR_ONE_SUMS : plan.rows.tied && !plan.made_within ? DR_ONE_TIED : DR_ONE_APART;
 }
 
 typedef struct {
@@ -392,6 +394,40 @@ static __device__ inline void dr_one_fill(const dr_one_pass_call &one, const cha
     if (keys) load(dr_reader_source(rows), key);
     if (queries) load(dr_source_of(rows.input[DR_INPUT_QUERY]), query);
     dr_one_loaded(come);
+}
+
+static __device__ inline float dr_one_factor(const dr_cuda_rows &rows, int key_head) {
+    if (rows.query_made) return -dr_input_scalar(rows, rows.ask_factor, 0, 0, key_head);
+    return rows.product[0].negative ? -1.0f : 1.0f;
+}
+
+/* What is made of a chunk's tiles (plan.made_within), by a group: a product of what rows read and what they write, in the place
+ * of its input, or queries less a part of one of them. The bits are those of what is made in memory (engine/made.cu). */
+template <typename T>
+static __device__ inline void dr_one_make_tile(const dr_cuda_rows &rows, const char *shared, const dr_one_turn &at) {
+    const unsigned base = dr_shared_address(shared), keys = dr_one_keys<DR_ONE_APART>(base, at),
+                   readers = dr_one_readers<DR_ONE_APART>(base, at), queries = dr_one_queries<DR_ONE_APART>(base, at);
+    const dr_cuda_row &row = rows.row[0];
+    const dr_row_product &product = rows.product[0];
+    const bool subtracts = rows.query_made;
+    const unsigned to = subtracts ? queries : product.of == row.read ? readers : keys;
+    const unsigned from = (subtracts ? rows.ask_other == row.write : product.by == row.write) ? keys : readers;
+    const float factor = dr_one_chain_of(shared).factor;
+    constexpr int each = 16 / (int)sizeof(T);
+    dr_lane_pack<T, each> x, y;
+#pragma unroll 2
+    for (unsigned i = (unsigned)dr_copy_thread() * 16; i < ONE_PASS_TILE; i += 128 * 16) {
+        uint4 *const put = (uint4 *)__cvta_shared_to_generic(to + i);
+        x.packed[0] = *put, y.packed[0] = *(const uint4 *)__cvta_shared_to_generic(from + i);
+        DR_UNROLL (e, each) {
+            const float own = dr_to_float(x.element[e]), other = dr_to_float(y.element[e]);
+            x.element[e] = dr_from_float<T>(subtracts ? fmaf(factor, other, own) : factor * own * other);
+        }
+        *put = x.packed[0];
+    }
+    dr_shared_fence();
+    dr_meet<ONE_PASS_GROUPS>();
+    dr_one_tell_place(base, ONE_PASS_WRITTEN, at);
 }
 
 /* Products of rows of a tile of 128 channels with rows of another one. */

@@ -132,6 +132,7 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
      * begun */
     const bool boxed = dr_cuda_chunk_boxed(&e.call.plan, o), apart = !shares(initial, final);
     if (!boxed && (call->saved || dr_cuda_one_pass_boxed(&e.call.plan))) e.call.plan.one_pass = false;
+    if (!boxed) e.call.plan.made_within = false;
     DR_TRY(tell_layout(call, &e));
     if (call->saved) {
         lay_saved(&e, &(dr_arena){.block = call->saved});
@@ -146,7 +147,10 @@ dr_status dr_cuda_chunkwise_forward(const dr_cuda_call *call) {
         DR_TRY(dr_cuda_diagonal_begin_inside(&e.call.plan, e.call.chunk.cu, &e.diagonal, e.call.chunk.made, gpu->stream));
     else if (e.call.plan.rows.diagonal_scan && !e.call.plan.scan_inside)
         DR_TRY(dr_cuda_diagonal_forward(&e.call.plan, e.call.chunk.cu, &e.diagonal, gpu->stream));
-    DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, false, gpu->stream));
+    if (e.call.plan.made_within)
+        e.call.plan.rows = e.made.from; /* as the inputs lie */
+    else
+        DR_TRY(dr_cuda_made_make(&e.made, &e.call.plan.rows, e.call.plan.storage, false, gpu->stream));
     const bool never = !boxed || !apart;
     DR_TRY(dr_cuda_chunk_begin_early(&e.call.plan, &e.call.chunk, initial->at[DR_STATE_S], o, final->at[DR_STATE_S], e.states,
                                      never, gpu->stream));

@@ -1,7 +1,8 @@
 /* What rows are made of, made before the chunks: products of two inputs (gated read keys and values, write keys that are a rate
  * times what is read), sums of key and query that are read, queries less a part of the key, gains that are formulas of r . w.
  * The chunks then have inputs in their places (dr_cuda_rows_make_before in rows_make.h), so that a rule with such a row runs
- * the kernels of one without; and behind the backward the gradients of what was made become those of what it was made of. */
+ * the kernels of one without. In a forward one_pass makes some of this itself (plan.made_within). Behind the backward the
+ * gradients of what was made become those of what it was made of. */
 #ifndef DR_CUDA_MADE_H
 #define DR_CUDA_MADE_H
 

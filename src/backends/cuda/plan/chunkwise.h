@@ -70,6 +70,7 @@ typedef struct {
     bool linear_back;   /* and so does the backward, for which nothing but states is kept */
     bool trims;         /* first passes over parts may do with some of their chunks (trim_parts.cuh) */
     bool one_pass;      /* prepare and scan are one kernel (one_pass.cuh) */
+    bool made_within;   /* it makes the product or the query that `rows` says is made before, in a forward */
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */

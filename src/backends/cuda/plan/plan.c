@@ -58,6 +58,18 @@ static bool fits_one_pass(const dr_cuda_chunk_plan *plan) {
            plan->value_width == plan->key_width && plan->length > 0;
 }
 
+/* Whether it can make of its tiles what is made before other kernels: one product of what rows read and what they write, or
+ * queries less a part of one of these. That for narrow heads makes nothing. */
+static bool makes_within(const dr_cuda_chunk_plan *plan) {
+    const dr_cuda_rows *rows = &plan->rows;
+    const dr_cuda_row *row = &rows->row[0];
+    const dr_row_product *product = &rows->product[0];
+    if (plan->key_width != 128 || plan->reader_sum || rows->diagonal_scan || rows->gains_made) return false;
+    if (rows->query_made) return rows->products == 0 && (row->write == rows->ask_other || row->read == rows->ask_other);
+    if (rows->products != 1 || rows->input[product->by].per_value != rows->input[product->of].per_value) return false;
+    return (product->of == row->read && product->by == row->write) || (product->of == row->write && product->by == row->read);
+}
+
 /* Whether it does. A multiprocessor that has a head to itself, or two narrow ones, then takes 0.6 to 0.8 of the time of both
  * stages, and so three quarters of them have to have one, all the time. Packed sequences may leave it with one long one. */
 static bool is_one_pass(const dr_cuda_chunk_plan *plan) {
@@ -129,6 +141,7 @@ static void plan_early(dr_cuda_chunk_plan *plan) {
 void dr_cuda_chunk_plan_stages(dr_cuda_chunk_plan *plan) {
     const bool fits = fits_one_pass(plan);
     plan->one_pass = fits && is_one_pass(plan);
+    plan->made_within = plan->one_pass && makes_within(plan);
     plan_beside(plan);
     if (fits && !plan->one_pass) plan_early(plan);
     if (plan->early.parts) plan->trims = false; /* it would have been one of those */
