@@ -87,8 +87,7 @@ static __device__ inline void store_rows(const scan_rows &rows, void *tensor, co
     }
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- chunks -------------------------------------------------------------------------------------------------------------- */
 
 struct key_scan_call : dr_cuda_backward_call {
     dr_block_dividers by;
@@ -110,8 +109,7 @@ static __device__ inline scan_chunk find_chunk(const key_scan_call &call, unsign
     return {place, dr_block_number(call.by, at), at.slot, (int)at.head, (int)at.before, chunks - 1 - (int)at.before};
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ---------------------------------------------------------------------------------------------------------------- */
 
 /* The rows' A from zero, behind the last of them. */
 static __device__ inline float4 end_of(const dr_scan_number *number, const uint2 (&key)[ROWS]) {

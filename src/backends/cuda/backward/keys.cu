@@ -238,8 +238,7 @@ static __device__ inline void store_made(const dr_cuda_backward_call &call, cons
     call.back.square_part[at + 8] = square.y;
 }
 
-/* ---- the kernel, second half: after the states ----------------------------------------------------------------------------
- */
+/* ---- the kernel, second half: after the states --------------------------------------------------------------------------- */
 
 template <typename T>
 static __device__ inline void finish(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,

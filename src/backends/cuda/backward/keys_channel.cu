@@ -47,8 +47,7 @@ static __device__ inline stage_copy<T> stage_copy_of(const dr_cuda_backward_call
 }
 
 /* Asks for the stage at `place`, columns of V from `column` on. whole: all 64 rows of dO are there, a token each, and columns.
- * In a lean form rows of dO without a query hold anything: what products make of them stays in their rows, which nobody reads.
- */
+ * In a lean form rows of dO without a query hold anything: what products make of them stays in rows that nobody reads. */
 template <typename T, int form>
 static __device__ inline void load_stage(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
                                          const keys_room &room, int place, int column, int half, bool whole,
@@ -203,8 +202,7 @@ static __device__ inline void scale_keys(const dr_cuda_rows &rows, char *shared,
         scale_half<T, form, false>(rows, shared, room, k);
 }
 
-/* ---- products: 32 channels, from `column` on
- * --------------------------------------------------------------------------------- */
+/* ---- products: 32 channels, from `column` on ----------------------------------------------------------------------------- */
 
 static __device__ inline void scale_columns(float (&c)[4][4], const float *factor, int column) {
     const int t = (int)(threadIdx.x % 4);
@@ -257,8 +255,7 @@ static __device__ inline void multiply_states(const keys_room &room, unsigned at
     }
 }
 
-/* The same, but that a warp group's products are only begun, or, what a given state lost (often false), made one after another.
- */
+/* The same, but a warp group's products are only begun, or, what a given state lost (often false), made one after another. */
 template <typename T, bool often>
 static __device__ inline void begin_states(const keys_room &room, unsigned at, bool reads, bool entry, bool exit, int row,
                                            int column, float (&q)[4][4], float (&r)[4][4], float (&w)[4][4]) {

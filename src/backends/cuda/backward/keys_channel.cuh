@@ -447,8 +447,7 @@ static __device__ inline void rows_near(const dr_cuda_rows &rows, char *shared, 
     }
 }
 
-/* ---- pairs that cross a half ----------------------------------------------------------------------------------------------
- */
+/* ---- pairs that cross a half --------------------------------------------------------------------------------------------- */
 
 /* Places of 64 numbers in k.half: of pairs that cross the first half of a block, since their readers are in its second one; the
  * second half, since their writers are in its first one; both, by the block of their readers. The last ones are free while

@@ -167,8 +167,7 @@ static __device__ inline void scale_mildly(char *shared, const keys_room &room, 
     if (thread < 32) *(float2 *)(mild_half(k) + thread * 2) = exp2_pair(make_float2(span.half[0], span.half[1]));
 }
 
-/* From S dO, S dY, dS' U of the warp's products all that stands in brackets above: q, r, near of readers in the chunk, and w.
- */
+/* From S dO, S dY, dS' U of the warp's products what stands in brackets above: q, r, near of readers in the chunk, and w. */
 template <typename T, int form>
 static __device__ inline void multiply_mildly(char *shared, const keys_room &room, const keys_rows &k, float scale,
                                               float (&q)[4][4], float (&r)[4][4], float (&near)[4][4], float (&w)[4][4]) {

@@ -67,8 +67,7 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
     return *(scan_dots *)(shared + room.bytes);
 }
 
-/* ---- w's gradients ---------------------------------------------------------------------------------------------------------
- */
+/* ---- w's gradients ------------------------------------------------------------------------------------------------------- */
 
 /* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
 template <int blocks>

@@ -18,8 +18,7 @@
 
 /* ---- products ---------------------------------------------------------------------------------------------------------- */
 
-/* dY^T = dS'^T X^T. whole: what rounding takes from dS' goes through the product, too.
- */
+/* dY^T = dS'^T X^T. whole: what rounding takes from dS' goes through the product, too. */
 template <typename T, int tiles>
 static __device__ inline void update_from_exit(const dr_scan_block &x, bool whole, const float (&s)[tiles][4],
                                                float (&y)[8][4]) {

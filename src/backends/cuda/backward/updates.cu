@@ -37,8 +37,7 @@ template <typename T> static __host__ __device__ inline updates_room lay_room() 
     return room;
 }
 
-/* ---- stages ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- stages -------------------------------------------------------------------------------------------------------------- */
 
 /* 64 channels of R~, or of the input that it is a multiple of. */
 template <typename T>

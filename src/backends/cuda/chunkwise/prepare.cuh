@@ -151,8 +151,7 @@ static __device__ inline dr_prepare_near dr_prepare_pairs(const dr_cuda_rows &ro
     const bool undecayed = read && rows.row[0].undecayed;
     const int upper_last = undecayed && (row + g) % rows.steps == 0 ? g - 1 : g; /* whose decay the row sees last */
     const int lower_last = undecayed && (row + g + 8) % rows.steps == 0 ? g - 1 : g;
-    /* from after column 2t + 1, which is the first of two neighbours: two of them at once, and the last row where it has none
-     */
+    /* from after column 2t + 1, the first of two neighbours: two of them at once, and the last row where it has none */
     const float both = half.alpha * __shfl_xor_sync(0xffffffffu, half.alpha, 1);
     float upper = __shfl_sync(0xffffffffu, half.alpha, upper_last & 7);
     float lower = __shfl_sync(0xffffffffu, half.alpha, (lower_last & 7) + 8);

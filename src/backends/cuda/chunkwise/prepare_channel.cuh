@@ -20,8 +20,7 @@ static inline dr_prepare_room dr_channel_lay(const dr_cuda_chunk_plan &plan, int
     room.reader = reader ? 2 * tile : 0;
     int end = reader ? 3 * tile : 2 * tile;
     /* leaving: float: in the place of the write keys; for warp groups its halves take the places of write keys and queries.
-     * What the slices make lies where their tables were, A's halves where readers were, so that three thread blocks find room.
-     */
+     * What the slices make lies where their tables were, A's halves where readers were: three thread blocks find room. */
     const bool groups = element == 2 && plan.hopper;
     if (element == 2 && !groups) {
         room.leaving = end;

@@ -411,8 +411,7 @@ static __device__ inline void dr_finish_apart(const dr_cuda_rows &rows, const dr
     dr_meet<groups>();
 }
 
-/* Rows of a tile to memory as they are: [64][Kp], or one row in `spacing` from `first` on to [query_rows][Kp] and zeros behind.
- */
+/* Rows of a tile to memory as they are: [64][Kp], or one in `spacing` from `first` on to [query_rows][Kp] and zeros behind. */
 template <typename T>
 static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const char *tile, T *to, int rows, int first,
                                           int spacing) {

@@ -53,8 +53,7 @@ struct dr_linear_small : dr_prepare_small {
     float value[64], query[64];
 };
 
-/* Chunks of which a group of makers has that: the one at hand, the one ahead, and the one before, which a warp may still read.
- */
+/* Chunks of which makers have that: the one at hand, the one ahead, and the one before, which a warp may still read. */
 enum { DR_LINEAR_TURNS = 3 };
 
 static inline int dr_linear_small_bytes(int groups) {

@@ -60,8 +60,7 @@ template <int dir> static __device__ inline chain_place chain_find(const dr_cuda
     return x;
 }
 
-/* ---- pairs of channels -----------------------------------------------------------------------------------------------------
- */
+/* ---- pairs of channels --------------------------------------------------------------------------------------------------- */
 
 template <typename T> static __device__ inline float2 chain_pair(const char *tile, int row, int column) {
     const char *at = tile + dr_tile_at<T>(0, CHAIN_ROWS, row, column);
@@ -89,8 +88,7 @@ static __device__ inline void chain_store(const dr_cuda_rows &rows, float *to, i
     dr_store_lane<float, 2>(to, left, rows.aligned, x);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ---------------------------------------------------------------------------------------------------------------- */
 
 /* The numbers of row i = the thread, of the first two warps; a barrier behind. settle: of a token and head, or NULL. */
 static __device__ inline void chain_put_row(const dr_cuda_rows &rows, const chain_place &x, const float *settle,
@@ -127,8 +125,7 @@ static __device__ inline float2 chain_over(float product, float2 x, const float 
     return make_float2(fmaf(product, x.x, y.x), fmaf(product, x.y, y.y));
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- chunks -------------------------------------------------------------------------------------------------------------- */
 
 /* After a barrier behind what is told: by the first thread. */
 static __device__ inline void chain_tell(unsigned *told, unsigned what) {

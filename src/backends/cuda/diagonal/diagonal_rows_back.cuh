@@ -21,8 +21,7 @@
 
 enum { CHAIN_AT_ONCE = 8 };
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ---------------------------------------------------------------------------------------------------------------- */
 
 /* What the lanes need of a row, and its multiple of w that is to be added to d_write (settle_write) apart from it: that comes
  * late. */
@@ -134,8 +133,7 @@ static __device__ inline void dr_scan_give(const unsigned (&key)[count], const d
     }
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- chunks -------------------------------------------------------------------------------------------------------------- */
 
 /* The lane's two channels of a chunk, on the way from a sequence's last chunk to its first. */
 typedef struct {
@@ -158,8 +156,7 @@ static __device__ inline dr_chain_back dr_chain_back_of(const dr_cuda_chunk_plan
             before};
 }
 
-/* d behind the chunk as it is at the moment, which dr_chain_known asks about when it has come; at the end what the call gives.
- */
+/* d behind the chunk as it is now, which dr_chain_known asks about when it has come; at the end what the call gives. */
 static __device__ inline float2 dr_chain_peek(const dr_cuda_rows &rows, const dr_cuda_diagonal_chain &chain,
                                               const dr_chain_back &x) {
     if (x.behind > 0) return make_float2(dr_hear(chain.entry + x.at), dr_hear(chain.entry + x.at + 1));

@@ -38,8 +38,7 @@ static bool reads_sum(const dr_cuda_rows *rows) {
            values_directly(row);
 }
 
-/* Whether the scan can do without prepare: nothing is read, keys and queries are inputs as they are, and gains one or inputs.
- */
+/* Whether the scan needs no prepare: nothing is read, keys and queries are inputs as they are, and gains one or inputs. */
 static bool is_linear(const dr_cuda_rows *rows) {
     const dr_cuda_row *row = &rows->row[0];
     return is_single(rows) && row->reads == DR_READS_NONE && row->writes == DR_WRITES_TENSOR && row->gains != DR_GAINS_OF_DOT;

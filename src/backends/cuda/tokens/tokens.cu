@@ -39,8 +39,7 @@ static __global__ void __launch_bounds__(THREADS, KT <= 128 ? 3 : 2) pass_tokens
     if (call.final && !call.to) store_state(call.final + state_at(rows, slot, at), K, V, at, S);
 }
 
-/* A along the tokens, one channel a thread: after the kernel above, which reads the initial A that the final one may replace.
- */
+/* A along the tokens, one channel a thread: after the kernel above, which reads the initial A; the final may replace it. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     pass_scan_states(const __grid_constant__ dr_cuda_tokens call, int64_t channels) {

@@ -9,8 +9,7 @@
 constexpr int THREADS = 128, WARPS = THREADS / 32, COLUMNS = 32, COLUMN_GROUPS = COLUMNS / 4;
 constexpr int ROW_GROUPS = THREADS / COLUMN_GROUPS;
 
-/* What a row of the rule does to channel k: .x reads (decayed unless the read is undecayed), .y writes, .z decays, .w queries.
- */
+/* What a row of the rule does to channel k: .x reads (decayed unless undecayed), .y writes, .z decays, .w queries. */
 typedef struct {
     float4 erased[WARPS][COLUMN_GROUPS], read[WARPS][COLUMN_GROUPS];
     float query_write[WARPS];
