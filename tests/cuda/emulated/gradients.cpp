@@ -55,10 +55,11 @@ static void fill_prepared(setting *s) {
 }
 
 /* A call of two sequences without states, as engine.c makes it. */
-static void make_call(setting *s, const char *rule, int tokens) {
+static void make_call(setting *s, const char *rule, int tokens, bool full) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, dr_rule_find(rule), tokens, SIZE, plan);
+    if (full) plan->rows.row[0].formula = DR_GAIN_ONE;
     s->reading = reading_of(plan);
     lay_backward(s, call);
     fill_prepared(s);
@@ -155,11 +156,12 @@ static void check_against_loops(const setting *s) {
 
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
-static void check_rule(const char *rule, int reading, int tokens) {
+/* full: rows are taken for such as take full steps, of which U goes into the scores in two parts. */
+static void check_rule(const char *rule, int reading, int tokens, bool full = false) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
-        make_call(&s, rule, tokens);
-        check(s.reading == reading, "the rows do not read what the case is for");
+        make_call(&s, rule, tokens, full);
+        check(s.reading == reading && dr_cuda_rows_step_fully(&s.call.plan.rows) == full, "the rows are not the case's");
         check_instances([&](bool plain, auto... how) { return run(&s, plain, how...); }, [&] { check_against_loops(&s); },
                         (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE);
     });
@@ -172,5 +174,6 @@ int main() {
         check_rule("pgdn", READS_OTHER, count);
     }
     check_rule("gdn", READS_WRITTEN, 400);
+    check_rule("gdn", READS_WRITTEN, 150, true);
     return 0;
 }
