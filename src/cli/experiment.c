@@ -41,7 +41,7 @@ enum {
     THREADS,
     FLAGS
 };
-enum { MOST_FILES = 1000, MACHINE_SIZE = 200 };
+enum { MOST_FILES = 1000, MACHINE_SIZE = 200, REFUSED = 2 /* the exit status for bad input */ };
 
 /* ---- where experiments are ------------------------------------------------------------------------------------------ */
 
@@ -190,6 +190,7 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
                                            .threads = flags[THREADS].value};
         cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
         exit_status = cli_cells_run(experiment, folder, &options);
+        if (exit_status == REFUSED) return exit_status; /* before a table of nothing hides why */
         status = dr_experiment_write(experiment, folder);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);
@@ -309,6 +310,8 @@ static int run(int argc, char **argv) {
     if (!check_gpus((int)cli_flag_integer(&flags[GPUS]), &exit_status)) return exit_status;
     if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
     if (!find_file(argv[1], file, &exit_status)) return exit_status;
+    if (cli_flag_boolean(&flags[TABLE]) && flags[RESULTS].given && !is_there(flags[RESULTS].value))
+        return cli_usage(&cli_experiment, "there is no folder of recorded results %s", flags[RESULTS].value);
     name_records(flags, file, results, machine);
     const dr_experiment_options options = {.small = cli_flag_boolean(&flags[SMALL]),
                                            .seeds = cli_flag_integer(&flags[SEEDS]),

@@ -37,6 +37,8 @@ expect 0 'kda   0.01           0/1' "$deltarule" experiment tiny.json --out seve
 expect 0 'kda   0.01           1/1' "$deltarule" experiment tiny.json --out seventeen --seeds 1 --settings '{"steps": 17}' \
     --only '{"rule": ["kda"], "learning_rate": ["0.01"]}'
 [ "$(tail -n 1 seventeen/rule=kda,learning_rate=0.01,seed=1/metrics.csv | cut -d, -f1)" -eq 17 ] || fail 'the run has other steps'
+expect 2 'the experiment has 18' "$deltarule" experiment tiny.json --out seventeen --settings '{"steps": 18}'
+! grep -q 'A tiny sweep' stdout || fail 'a sweep that is refused tells a table'
 expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
 expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
 
@@ -56,6 +58,9 @@ cp stdout of_records
 expect 0 'kda is better' "$deltarule" experiment tiny.json --out nowhere --table --results recorded --settings '{"steps": 17}'
 grep -q '^kda   0.01           0/2 ' stdout || fail 'results of other settings count'
 if [ -e nowhere ] || [ "$before" != "$(cksum <recorded/tiny.jsonl)" ]; then fail '--table writes'; fi
+expect 0 'kda is better' "$deltarule" experiment tiny.json --out drawn/of/records --table --picture --results recorded
+[ -s drawn/of/records/picture.gp ] || fail 'no picture of recorded results where there is no folder of runs'
+expect 2 'no folder of recorded results recorder' "$deltarule" experiment tiny.json --table --results recorder
 expect 0 'recorded: 5 of 8 runs' "$deltarule" experiment tiny.json --out whole --results recorded
 [ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail 'what is recorded was recorded again'
 echo '{"cell": 5}' >>recorded/tiny.jsonl

@@ -314,6 +314,7 @@ dr_status dr_experiment_write(const dr_experiment *experiment, const char *folde
                  {"picture.gp", DR_REPORT_PLOT}};
     DR_NEED(experiment);
     DR_NEED(folder);
+    DR_TRY(dr_folder_make(folder));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[PATH_SIZE];
         dr_file file;
