@@ -74,16 +74,16 @@ static __device__ inline void reverse_state(const dr_scan_block &x, bool full, f
                 }
             dr_operand_a<T> a;
             dr_operand_from<T>(a, d_o[0], d_o[1]);
-            dr_multiply_row<T, false, tiles / 2, true>(s, a, query, plan.query_rows, k * 16);
+            dr_multiply_row<T, false, tiles / 2>(s, a, query, plan.query_rows, k * 16);
         }
     if (!plan.reads) return;
     DR_UNROLL (k, 4) {
         dr_operand_a<T> a;
         reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1], false);
-        dr_multiply_row<T, false, tiles / 2, true>(s, a, reader, 64, k * 16);
+        dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
         if (sizeof(T) == 4 || !full) continue;
         reverse_erased<T>(a, factors.erase + k * 16 + 2 * t, y[2 * k], y[2 * k + 1], true);
-        dr_multiply_row<T, false, tiles / 2, true>(s, a, reader, 64, k * 16);
+        dr_multiply_row<T, false, tiles / 2>(s, a, reader, 64, k * 16);
     }
 }
 

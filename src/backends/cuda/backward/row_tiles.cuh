@@ -163,8 +163,8 @@ static __device__ inline float dr_score_gain(float gain) {
 
 /* C [16 x 16 count] += A [16 x 16] B, B the rows `contracted` .. of a tile, its columns from `column` on, or (turned) the
  * transpose of the columns `contracted` .. of it. Of 16-bit types the operands of up to four products are loaded before the
- * first of them, so that they do not wait for each other. state: C is a state. */
-template <typename T, bool turned, int count, bool state = false>
+ * first of them, so that they do not wait for each other. */
+template <typename T, bool turned, int count>
 static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
                                               int contracted, int column = 0) {
     constexpr int ahead = sizeof(T) == 4 ? 1 : count < 4 ? count : 4;
@@ -178,11 +178,8 @@ static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr
                 dr_load_b_straight<T>(b[n], tile, rows, contracted, column + (first + n) * 16);
         }
         DR_UNROLL (n, ahead) {
-            DR_UNROLL (i, 2)
-                if constexpr (state)
-                    dr_product_onto<T>(c[2 * (first + n) + i], a, b[n][i]);
-                else
-                    dr_product<T>(c[2 * (first + n) + i], a, b[n][i]);
+            dr_product<T>(c[2 * (first + n)], a, b[n][0]);
+            dr_product<T>(c[2 * (first + n) + 1], a, b[n][1]);
         }
     }
 }

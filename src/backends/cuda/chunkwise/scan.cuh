@@ -288,8 +288,8 @@ static __device__ inline void dr_scan_write(const dr_scan_block &x, float (&s)[t
         DR_UNROLL (n, tiles / 2) {
             dr_operand_b<T> b[2];
             dr_load_b_straight<T>(b, exit, 64, k * 16, n * 16);
-            dr_product_onto<T>(s[2 * n], a, b[0]);
-            dr_product_onto<T>(s[2 * n + 1], a, b[1]);
+            dr_product<T>(s[2 * n], a, b[0]);
+            dr_product<T>(s[2 * n + 1], a, b[1]);
         }
     }
 }

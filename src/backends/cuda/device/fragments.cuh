@@ -71,28 +71,18 @@ static __device__ inline void dr_product(float (&c)[4], const dr_operand_a<T> &a
     dr_multiply(T(), c, a.x, b.x[0], b.x[1]);
 }
 
+/* The matrix units cut sums off rather than round them: half a unit of the last place each time, always to the same side. A
+ * state that is added to for thousands of tokens loses digits so, and so do gradients of gains, which are what large sums leave
+ * of one another. So C is added to in ordinary arithmetic. */
 template <>
 __device__ inline void dr_product<float>(float (&c)[4], const dr_operand_a<float> &a, const dr_operand_b<float> &b) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        dr_multiply_tf32(c, a.high[i], b.low[i][0], b.low[i][1]);
-        dr_multiply_tf32(c, a.low[i], b.high[i][0], b.high[i][1]);
-        dr_multiply_tf32(c, a.high[i], b.high[i][0], b.high[i][1]);
+    float sum[4] = {};
+    DR_UNROLL (i, 2) {
+        dr_multiply_tf32(sum, a.high[i], b.low[i][0], b.low[i][1]);
+        dr_multiply_tf32(sum, a.low[i], b.high[i][0], b.high[i][1]);
+        dr_multiply_tf32(sum, a.high[i], b.high[i][0], b.high[i][1]);
     }
-}
-
-/* Onto a state. The matrix units cut sums off rather than round them: a state that is added to for thousands of tokens would
- * lose half a unit of its last place each time, always to the same side. So float32 is added in ordinary arithmetic here. */
-template <typename T>
-static __device__ inline void dr_product_onto(float (&state)[4], const dr_operand_a<T> &a, const dr_operand_b<T> &b) {
-    if constexpr (sizeof(T) == 4) {
-        float sum[4] = {};
-        dr_product<T>(sum, a, b);
-#pragma unroll
-        for (int i = 0; i < 4; i++) state[i] += sum[i];
-    } else {
-        dr_product<T>(state, a, b);
-    }
+    DR_UNROLL (i, 4) c[i] += sum[i];
 }
 
 /* ---- operand A ------------------------------------------------------------------------------------------------------- */
