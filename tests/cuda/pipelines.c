@@ -18,7 +18,6 @@ static const pipeline pipelines[] = {
     {"one_pass_narrow", "gdn", "one_pass_narrow", 1, DR_PATH_CHUNKWISE, 4, 70, 50, 1, 64, 64, false},
     {"one_pass_sum", "qdelta", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_apart", "pgdn_unstable", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
-    {"one_pass_made", "comba", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"one_pass_scan", "pgdn", "one_pass", 1, DR_PATH_CHUNKWISE, 4, 70, 25, 1, 128, 128, false},
     {"prepare", "gdn", "prepare,", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},
     {"channel", "kda", "prepare_channel", 1, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 128, 128, true},
