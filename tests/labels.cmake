@@ -1,4 +1,4 @@
-# Labels each test of this folder short or long: `ctest -L short` takes some two and a half minutes on two cores. Long are the random
+# Labels each test of this folder short or long: `ctest -L short` takes some two minutes on two cores. Long are the random
 # compositions, all engines over all recorded shapes, the recorded steps of all layers, that no output depends on later tokens, the
 # papers' statements, thousands of spoiled model folders, what measures times, what loads PyTorch or lm-evaluation-harness, and what
 # takes ten seconds and more otherwise. All have fixed seeds.
