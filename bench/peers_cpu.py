@@ -28,7 +28,7 @@ QUERY, KEY, VALUE, LOG_DECAY, BETA = range(5)  # the first of dr_input
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p)]
+    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p), ("weights", c_int)]
 
 
 class Layout(ctypes.Structure):

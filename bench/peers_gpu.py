@@ -61,7 +61,7 @@ RELATIVES = (("qdelta", "gdn"), ("pgdn", "gdn"), ("dplr", "pgdn"), ("pkda", "kda
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p)]
+    _fields_ = [("threads", c_int), ("isa", c_char_p), ("dtype", c_int), ("device", c_int), ("stream", c_void_p), ("weights", c_int)]
 
 
 class Layout(ctypes.Structure):

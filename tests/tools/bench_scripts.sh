@@ -38,6 +38,31 @@ if command -v python3 >/dev/null; then
     chmod +x "$work/deltarule"
     expect 0 'skipped: there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_cpu.py"
     expect 0 'there is no torch here' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py"
+    python3 - "$root" <<'PYTHON'
+import pathlib
+import re
+import sys
+
+# The structures of the C library as the scripts know them have the members that the headers give them, in order.
+root = pathlib.Path(sys.argv[1])
+headers = "".join(path.read_text() for path in (root / "include/deltarule").glob("*.h"))
+headers = re.sub(r"/\*.*?\*/", "", headers, flags=re.DOTALL)
+of_c = {}
+for body, name in re.findall(r"typedef struct \{([^{}]*)\} (\w+);", headers):
+    of_c[name] = re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body)
+told = {"Options": "dr_backend_options", "Layout": "dr_layout", "Recurrence": "dr_recurrence", "Memory": "dr_recurrence_memory",
+        "Inputs": "dr_inputs", "States": "dr_states", "Batch": "dr_batch"}
+found = 0
+for script in ("peers_cpu", "peers_gpu", "peers_train"):
+    text = (root / f"bench/{script}.py").read_text()
+    for name, fields in re.findall(r"^class (\w+)\(ctypes\.Structure\):\n    _fields_ = \[(.*?)\]\n", text, re.DOTALL | re.MULTILINE):
+        members = re.findall(r'\("(\w+)",', fields)
+        if members != of_c[told[name]]:
+            sys.exit(f"bench/{script}.py: {name} has {members}, and {told[name]} {of_c[told[name]]}")
+        found += 1
+if found < 12:
+    sys.exit(f"{found} structures were found in the scripts of bench/, not 12 or more")
+PYTHON
     echo 'raise ImportError' >"$work/tokenizers.py"
     expect 0 'there is no package tokenizers here' env PYTHONPATH="$work" python3 "$root/bench/peers_tokenizers.py"
     expect 1 'a word of the command' env PYTHONPATH="$work" python3 "$root/bench/peers_gpu.py" --recorded --deltarule "$work/deltarule"
