@@ -26,6 +26,7 @@ enum { CHANNEL_RULES = sizeof channel_rules / sizeof *channel_rules };
 static const char *const many_rules[] = {"delta_net", "gdn", "qdelta", "pgdn",         "pgdn_unstable",
                                          "mamba2",    "gla", "kda",    "delta_product"};
 enum { MANY_RULES = sizeof many_rules / sizeof *many_rules };
+static const char *const narrow_rules[] = {"delta_net", "gdn"}; /* of these, too, where heads are narrow */
 static const int64_t short_seqlens[MOST_SEQUENCES + 1] = {0, 1, 64, 128, 193};
 static const int64_t equal_seqlens[MOST_SEQUENCES + 1] = {0, 129, 258, 387, 516}; /* given as equally long */
 static const int64_t cut_seqlens[MOST_SEQUENCES + 1] = {0, 3100, 3101, 3165, 6400};
@@ -53,7 +54,7 @@ static void steepen(problem *p) {
 typedef enum { AS_DRAWN, WEAK, STEEP } decays;
 
 /* bare: without states, as layers call it: kernels have instances for that. group: value heads of the key head. many: 32
- * heads of every sequence. */
+ * heads of every sequence, or 64 narrow ones, of which a multiprocessor takes two. */
 typedef struct {
     dr_rule rule;
     const int64_t *cu_seqlens;
@@ -74,12 +75,12 @@ static void add(case_list *list, const shape_case *c) {
 
 static problem *problem_for(const shape_case *c, uint64_t seed) {
     const bool scans = dr_rule_uses(&c->rule, DR_INPUT_SCAN_CENTRE); /* by one kernel only where each head has a key */
-    const int64_t heads = c->many ? scans ? 32 : 16 : 1;
+    const int64_t many = c->K <= 64 && c->V <= 64 ? 64 : 32, heads = c->many ? scans ? many : many / 2 : 1;
     const dr_recurrence shape = {
         .rule = &c->rule,
         .layout = {.sequences = MOST_SEQUENCES, .rows = c->cu_seqlens[MOST_SEQUENCES], .cu_seqlens = c->cu_seqlens},
         .key_heads = heads,
-        .value_heads = c->many             ? 32
+        .value_heads = c->many             ? many
                        : c->rule.tied_scan ? 1
                                            : c->group,
         .key_size = c->K,
@@ -196,6 +197,10 @@ bool suite_layers(gpu *g, fault *what) {
         add(list, &(shape_case){*rule, equal_seqlens, 64, 128, 1, AS_DRAWN, r % 2, true});
         add(list, &(shape_case){*rule, equal_seqlens, 100, 72, 1, AS_DRAWN, false, true});
         add(list, &(shape_case){*rule, equal_seqlens, 128, 100, 1, AS_DRAWN, false, true});
+    }
+    for (int r = 0; list && r < 2; r++) {
+        add(list, &(shape_case){*dr_rule_find(narrow_rules[r]), equal_seqlens, 64, 64, 1, AS_DRAWN, r % 2, true});
+        add(list, &(shape_case){*dr_rule_find(narrow_rules[r]), equal_seqlens, 40, 56, 1, AS_DRAWN, false, true});
     }
     for (int r = 0; list && r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
