@@ -12,8 +12,9 @@
  *
  * Where rows read key + lambda query, solve makes these sums, rounded, as an operand of its own and lays them in a tile for the
  * columns, which then do what they do of one key. Keys are done with when X is there: they have two tiles, which `make` asks
- * for. A tensor that rows read beside what they write lies where the sums do, and comes with the keys. What is a product of two
- * such vectors, or a query less a part of one, solve makes in the tile where its input has come (plan.made_within).
+ * for. A tensor that rows read beside what they write lies where the sums do, and comes with the keys. Where
+ * plan.made_within is set, solve overwrites one tile: the tile of a key with the product of both keys, or the tile of queries
+ * with queries minus a multiple of a key.
  *
  * So three chunks are under way, in three stages of what comes from memory; what lies between the groups has two places. All
  * wait for one another at barriers in shared memory, chunk by chunk (one_pass_stages.cuh). What a chunk takes is what all

@@ -5,11 +5,12 @@
  *     make       asks for keys and queries; A, then P' and X of the chunk after that of the columns
  *     columns    all columns of values; decays of the chunk that is made next, while it waits for X
  *
- * Keys and queries have three stages, what lies between the groups two places. A place has in turn the matrix that A is solved
- * in, A's halves, and X with P' behind it: whoever puts one there has taken the one before to registers, or multiplied by it.
+ * Keys and queries have three stages of shared memory. What `make` passes to `columns` has two places. A place holds one thing
+ * after another: the matrix that A is solved in, the halves of A, then X with P' behind it. `make` overwrites one of them only
+ * after it has read it into registers or multiplied by it.
  *
- * Vectors go as boxes only; others, and whoever wants parts, go by two kernels (plan.c, engine.c). The bits are those of the
- * two. */
+ * The kernel takes vectors that TMA descriptors can describe (boxes). Other vectors, and sequences cut into parts, are computed
+ * by prepare and scan_warpgroups (plan.c, engine.c), which give the same bits. */
 #ifndef DR_CUDA_ONE_PASS_NARROW_CUH
 #define DR_CUDA_ONE_PASS_NARROW_CUH
 
