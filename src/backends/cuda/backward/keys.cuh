@@ -167,9 +167,7 @@ static __device__ inline void put_gains(const dr_cuda_backward_call &call, const
     if (i < 64) put_gain(k, i, call.chunk.factors[x.block].gain[i]);
 }
 
-/* ---- where gradients of rows lead (rows.h)
- * ------------------------------------------------------------------------------------
- */
+/* ---- where gradients of rows lead (rows.h) ------------------------------------------------------------------------------- */
 
 /* The input that the rows of a tile lead to, by row of a token: index = 2 tile + row; DR_NO_SOURCE: none. */
 static __host__ __device__ inline int lead_input(const dr_cuda_rows &rows, int index) {
@@ -177,7 +175,7 @@ static __host__ __device__ inline int lead_input(const dr_cuda_rows &rows, int i
     if (kind >= rows.kinds) return DR_NO_SOURCE;
     if (tile == LEADS_WRITE) return rows.row[kind].written;
     if (tile == LEADS_READ) return rows.row[kind].led;
-    return kind == rows.kinds - 1 ? DR_INPUT_QUERY : DR_NO_SOURCE;
+    return kind == rows.kinds - 1 ? (int)DR_INPUT_QUERY : DR_NO_SOURCE;
 }
 
 /* Where the gradient of input i lies; made once, since that takes many steps to find. */
