@@ -154,17 +154,20 @@ static inline uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
 }
 
 static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
+    const dr_cuda_rows &rows = head.plan->rows;
     const int size = head.size();
+    row_of_doubles row[DR_MAX_ROWS];
     double alpha[SIZE];
     for (int k = 0; k < size; k++) alpha[k] = head.alpha(i, k);
-    for (int v = 0; v < size; v++)
-        for (int k = 0; k < size; k++) state[v][k] *= alpha[k];
-    for (int step = 0; step < head.plan->rows.steps; step++) {
-        const row_of_doubles row = head.row(i, step);
-        for (int v = 0; v < size; v++) {
-            double u = row.value * head.number(DR_INPUT_VALUE, i, v);
-            for (int k = 0; k < size; k++) u -= row.gain * row.read[k] * state[v][k];
-            for (int k = 0; k < size; k++) state[v][k] += u * row.write[k];
+    for (int step = 0; step < rows.steps; step++) row[step] = head.row(i, step);
+    for (int v = 0; v < size; v++) {
+        double before[SIZE];
+        for (int k = 0; k < size; k++) before[k] = state[v][k], state[v][k] *= alpha[k];
+        for (int step = 0; step < rows.steps; step++) {
+            const double *seen = step == 0 && rows.row[0].undecayed ? before : state[v];
+            double u = row[step].value * head.number(DR_INPUT_VALUE, i, v);
+            for (int k = 0; k < size; k++) u -= row[step].gain * row[step].read[k] * seen[k];
+            for (int k = 0; k < size; k++) state[v][k] += u * row[step].write[k];
         }
     }
 }

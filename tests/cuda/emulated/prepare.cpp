@@ -19,7 +19,8 @@ struct setting : call_memory {
     dr_cuda_diagonal_chain chain;
 };
 
-/* A rule of the table; "NAME erase", "NAME free": of which the row reads the erase key, the negative of a free key. */
+/* A rule of the table; "NAME erase", "NAME free": of which the row reads the erase key, the negative of a free key; "NAME
+ * undecayed": which reads before the decay. */
 static const dr_rule *rule_of(const char *name) {
     static dr_rule rule;
     char base[32];
@@ -28,7 +29,10 @@ static const dr_rule *rule_of(const char *name) {
     snprintf(base, sizeof base, "%.*s", (int)(end - name), name);
     rule = *dr_rule_find(base);
     rule.name = name;
-    rule.row[0].read = strcmp(end, " free") ? DR_READ_ERASE_KEY : DR_READ_FREE;
+    if (!strcmp(end, " undecayed"))
+        rule.row[0].undecayed = true;
+    else
+        rule.row[0].read = strcmp(end, " free") ? DR_READ_ERASE_KEY : DR_READ_FREE;
     return &rule;
 }
 
@@ -77,8 +81,9 @@ enum { K = 128 };
 
 /* A chunk of a head, rows of two a token as well. */
 struct chunk_of_doubles {
-    double read[64][K], write[64][K], query[64][K], gain[64], decay[64][K]; /* decay: from before the chunk to after row i */
-    double a[64][64], score[64][64];                                        /* A; P: queries by tokens */
+    double read[64][K], write[64][K], query[64][K], gain[64];
+    double decay[64][K], seen[64][K]; /* from before the chunk to after row i; to what it reads */
+    double a[64][64], score[64][64];  /* A; P: queries by tokens */
 };
 
 static double square(double x) {
@@ -115,7 +120,9 @@ static void take_rows(const setting *s, const dr_prepare_block &x, chunk_of_doub
             const dr_cuda_input &log_decay = rows.input[DR_INPUT_LOG_DECAY];
             const int64_t at = dr_input_index(log_decay, x.place.first + token, 0, x.head) + (rows.channel_decay ? k : 0);
             const double step_decay = step == 0 ? exp((double)((const float *)log_decay.at)[at]) : 1;
-            c->decay[i][k] = (i ? c->decay[i - 1][k] : 1) * step_decay;
+            const double before = i ? c->decay[i - 1][k] : 1;
+            c->decay[i][k] = before * step_decay;
+            c->seen[i][k] = dr_row_undecayed(rows, step) ? before : c->decay[i][k];
         }
     }
 }
@@ -126,8 +133,8 @@ static void solve(const setting *s, int alive, chunk_of_doubles *c) {
         for (int j = 0; j <= i; j++) {
             double erase = 0, score = 0;
             for (int k = 0; k < rows.key_size; k++) {
-                const double w = c->write[j][k] * decay_over(*c, j, i, k);
-                erase += c->read[i][k] * w, score += c->query[i][k] * w;
+                erase += c->read[i][k] * c->write[j][k] * c->seen[i][k] / c->decay[j][k];
+                score += c->query[i][k] * c->write[j][k] * decay_over(*c, j, i, k);
             }
             c->score[i][j] = rows.scale * score;
             c->a[i][j] = i == j ? 1 : -c->gain[i] * erase; /* -L, and then A */
@@ -164,7 +171,7 @@ static void check_chunk(const setting *s, int64_t block) {
             for (int j = i; j < alive; j++) sum += c.a[j][i] * c.write[j][k] * decay_over(c, j, last, k);
             add_distance(&exit, element(tensors.exit, (row + i) * plan.key_width + k), sum);
             if (tensors.reader)
-                add_distance(&reader, element(tensors.reader, (row + i) * plan.key_width + k), c.read[i][k] * c.decay[i][k]);
+                add_distance(&reader, element(tensors.reader, (row + i) * plan.key_width + k), c.read[i][k] * c.seen[i][k]);
             if (tensors.query)
                 add_distance(&asked, element(tensors.query, (query + token) * plan.key_width + k),
                              c.query[i][k] * c.decay[i][k]);
@@ -237,12 +244,28 @@ int main() {
         dr_prepare_form form;
         int size;
     } cases[] = {
-        {"gdn", DR_PREPARE_PLAIN, 128},      {"pgdn", DR_PREPARE_SCANS, 128},      {"pgdn", DR_PREPARE_NARROW_SCANS, 64},
-        {"kda", DR_PREPARE_PLAIN, 128},      {"pkda", DR_PREPARE_SCANS, 128},      {"pkda", DR_PREPARE_NARROW_SCANS, 64},
-        {"gdn2", DR_PREPARE_APART, 128},     {"gdn erase", DR_PREPARE_APART, 128}, {"kda free", DR_PREPARE_APART, 128},
-        {"gdn free", DR_PREPARE_APART, 128}, {"gla", DR_PREPARE_LINEAR, 128},      {"eda", DR_PREPARE_PLAIN, 128},
-        {"kda", DR_PREPARE_PLAIN, 64},       {"gdn", DR_PREPARE_ANY, 128},         {"kda", DR_PREPARE_ANY, 128},
-        {"gdn2", DR_PREPARE_ANY, 128},       {"gla", DR_PREPARE_ANY, 128},         {"eda", DR_PREPARE_ANY, 128},
+        {"gdn", DR_PREPARE_PLAIN, 128},
+        {"pgdn", DR_PREPARE_SCANS, 128},
+        {"pgdn", DR_PREPARE_NARROW_SCANS, 64},
+        {"kda", DR_PREPARE_PLAIN, 128},
+        {"pkda", DR_PREPARE_SCANS, 128},
+        {"pkda", DR_PREPARE_NARROW_SCANS, 64},
+        {"gdn2", DR_PREPARE_APART, 128},
+        {"gdn erase", DR_PREPARE_APART, 128},
+        {"kda free", DR_PREPARE_APART, 128},
+        {"gdn free", DR_PREPARE_APART, 128},
+        {"gla", DR_PREPARE_LINEAR, 128},
+        {"eda", DR_PREPARE_PLAIN, 128},
+        {"kda", DR_PREPARE_PLAIN, 64},
+        {"gdn", DR_PREPARE_ANY, 128},
+        {"kda", DR_PREPARE_ANY, 128},
+        {"gdn2", DR_PREPARE_ANY, 128},
+        {"gla", DR_PREPARE_ANY, 128},
+        {"eda", DR_PREPARE_ANY, 128},
+        {"kda undecayed", DR_PREPARE_PLAIN, 128},
+        {"eda undecayed", DR_PREPARE_PLAIN, 128},
+        {"gdn2 undecayed", DR_PREPARE_APART, 128},
+        {"gdn undecayed", DR_PREPARE_ANY, 128},
     };
     static const int tokens[] = {150, 128};
     for (int count : tokens)

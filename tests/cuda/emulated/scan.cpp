@@ -73,6 +73,7 @@ typedef struct {
     dr_write write;
     dr_query query;
     int size; /* of K and V, if it is not SIZE */
+    bool undecayed;
 } one_case;
 
 /* What the rows' products or queries are, in memory, in the place of their input. */
@@ -100,8 +101,9 @@ static void check_one_pass(const one_case &c) {
     if (c.read != DR_READ_NONE) rule.row[0].read = c.read;
     if (c.write != DR_WRITE_KEY) rule.row[0].write = c.write;
     if (c.query != DR_QUERY_PLAIN) rule.query = c.query;
-    snprintf(name, sizeof name, "%s%s%s%d%d%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", (int)c.read, (int)c.write,
-             (int)c.query);
+    rule.row[0].undecayed = c.undecayed;
+    snprintf(name, sizeof name, "%s%s%s%s%d%d%d", c.rule, c.tanh ? "t" : "", c.saves ? "s" : "", c.undecayed ? "u" : "",
+             (int)c.read, (int)c.write, (int)c.query);
     check_case(name, c.tokens, size, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
@@ -208,6 +210,21 @@ template <typename E> static void check_halves(const void *at, const std::vector
     for (size_t i = 0; i < half; i++) add_distance(&d, (double)is[i], (double)wanted[i]);
     check_near(d, sentence);
     check(!memcmp(is + half, wanted + half, half * sizeof(E)), "a sequence whose parts are not to begin early has other bits");
+}
+
+/* Rows that read before the decay may leave of a state what no decay takes: then nothing begins early. */
+static void check_never_early() {
+    check_case("undecayed", 4 * 1024, SIZE, [] {
+        for (bool undecayed : {false, true}) {
+            setting s = {};
+            dr_cuda_chunk_plan plan = {};
+            dr_rule rule = *dr_rule_find("gdn");
+            rule.row[0].undecayed = undecayed;
+            make_plan(&s, &rule, 4 * 1024, SIZE, &plan, 16);
+            dr_cuda_chunk_plan_stages(&plan);
+            check((plan.early.parts == 0) == undecayed, "the wrong rows begin early");
+        }
+    });
 }
 
 /* Two sequences in two parts each, of which the second's decays are weak in one head, so that its part would begin with the
@@ -354,7 +371,12 @@ int main() {
     check_one_pass({"gdn", 300, true, false, true, DR_READ_NONE, DR_WRITE_RATE_READ});
     check_one_pass({"gdn", 390, true, false, false, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_CORRECTED});
     check_one_pass({"gdn", 300, true, false, true, DR_READ_FEEDBACK, DR_WRITE_KEY, DR_QUERY_CORRECTED});
+    for (const char *rule : {"gdn", "qdelta"})
+        check_one_pass({rule, 300, true, false, true, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, SIZE, true});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_FEEDBACK, DR_WRITE_KEY, DR_QUERY_CORRECTED, SIZE, true});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 64, true});
     check_growth();
+    check_never_early();
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_early(rule, 430, true, true, 2);
     check_early("gdn", 330, true, false, 2);
     check_early("pgdn", 330, true, false, 2);

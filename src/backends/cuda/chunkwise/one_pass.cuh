@@ -71,7 +71,7 @@ static __device__ inline void dr_one_make(const dr_one_pass_call &one, char *sha
         dr_one_scores<T>(p, dr_one_queries<kind>(base, at), writers);
         dr_group_commit();
         dr_one_await_stage(base, ONE_PASS_DECAYED, at);
-        const dr_prepare_near near = dr_one_near(numbers);
+        const dr_prepare_near near = dr_one_near(numbers, false);
         dr_group_wait<0>();
         dr_prepare_mask_queries(rows, numbers.small, near, p);
         dr_one_await_place(base, ONE_PASS_SOLVED, at);
@@ -201,7 +201,7 @@ static __device__ inline void dr_one_solve(const dr_one_pass_call &one, char *sh
             dr_group_commit();
             dr_one_await_stage(base, ONE_PASS_DECAYED, at);
         }
-        const dr_prepare_near near = dr_one_near(numbers);
+        const dr_prepare_near near = dr_one_near(numbers, rows.row[0].undecayed);
         dr_one_await_place(base, ONE_PASS_TURNED, had);
         if (!sums) dr_group_wait<0>();
         dr_prepare_mask_reads(numbers.small, near, l);

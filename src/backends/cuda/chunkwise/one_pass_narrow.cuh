@@ -84,10 +84,9 @@ static __device__ inline void dr_narrow_make_chunk(const dr_one_pass_call &one, 
     dr_one_await_stage(base, NARROW_FILLED, at);
     dr_group_scores<T>(keys, keys, keys + NARROW_QUERY, 1, l, p);
     dr_one_await_place(base, NARROW_DECAYED, at);
-    const dr_prepare_near near = dr_one_near(numbers);
-    dr_prepare_mask_reads(numbers.small, near, l);
+    dr_prepare_mask_reads(numbers.small, dr_one_near(numbers, plan.rows.row[0].undecayed), l);
     dr_matrix_put<false>(l, warp, matrix);
-    dr_prepare_mask_queries(plan.rows, numbers.small, near, p);
+    dr_prepare_mask_queries(plan.rows, numbers.small, dr_one_near(numbers, false), p);
     dr_triangle_invert<false, ONE_PASS_GROUPS>(matrix, warp);
     unsigned high[4][4], low[4][4];
     dr_halves_turn<T>(matrix, numbers.small.leave, high, low);

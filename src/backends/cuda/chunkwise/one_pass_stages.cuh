@@ -341,11 +341,15 @@ static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_pr
         call.tensors.keep[x.block * width + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
 }
 
-static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows) {
+/* undecayed: what is seen by rows that read before their decay, which is what queries of the rows before them see; the first
+ * row of a half sees nothing within it. */
+static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows, bool undecayed) {
     const int i = dr_copy_thread(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-    const float head = rows.edge[i / 32 * 16 + g + 8];
+    const bool first = undecayed && g == 0, before = undecayed && g > 0;
+    const float head = first ? 1.0f : rows.edge[i / 32 * 16 + g + 8 - before];
     const float2 tail = *(const float2 *)&rows.edge[i / 32 * 16 + 2 * t];
-    return {rows.upper[i], rows.lower[i], make_float2(head * tail.x, head * tail.y)};
+    const int seen = before ? i - 4 : i;
+    return {rows.upper[seen], rows.lower[seen], make_float2(head * tail.x, head * tail.y)};
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------------------- */

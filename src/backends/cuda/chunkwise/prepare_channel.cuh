@@ -99,7 +99,7 @@ static __device__ inline void dr_channel_chunk(const dr_prepare_call &call, cons
     const uint64_t tile = (uint64_t)(unsigned)x.block * (unsigned)(64 * plan.key_width);
     const int i = dr_copy_thread();
 
-    const dr_quarter_place at = dr_quarter_find(plan, x, lean ? 1 + pairs : rows.steps, !lean && rows.row[0].undecayed);
+    const dr_quarter_place at = dr_quarter_find(plan, x, lean ? 1 + pairs : rows.steps, rows.row[0].undecayed);
     const dr_cuda_input &decays = rows.input[DR_INPUT_LOG_DECAY];
     const float *decay = (const float *)decays.at + x.place.first * decays.token + x.head * decays.head + at.channel;
     float g[4][4] = {};

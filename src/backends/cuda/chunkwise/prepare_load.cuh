@@ -437,7 +437,8 @@ static inline dr_prepare_form dr_prepare_form_of(const dr_cuda_chunk_plan &plan)
     if (rows.step_axis || rows.steps > 1 + rows.channel_decay || rows.asks == DR_ASKS_AFFINE) return DR_PREPARE_ANY;
     for (int i = 0; i < rows.steps; i++) {
         const dr_cuda_row &row = rows.row[i];
-        if (row.writes == DR_WRITES_PRODUCT || row.undecayed || row.gains == DR_GAINS_OF_DOT) return DR_PREPARE_ANY;
+        const bool early = row.undecayed && !rows.channel_decay;
+        if (row.writes == DR_WRITES_PRODUCT || early || row.gains == DR_GAINS_OF_DOT) return DR_PREPARE_ANY;
     }
     if (plan.reads && (rows.tied || plan.reader_sum)) return DR_PREPARE_PLAIN;
     if (rows.steps > 1) return DR_PREPARE_ANY;

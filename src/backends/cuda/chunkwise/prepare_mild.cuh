@@ -93,19 +93,20 @@ static __device__ inline void dr_mild_tabulate(const dr_cuda_chunk_plan &plan, d
         leave[e] = dr_exp2_near(__shfl_sync(0xffffffffu, span.half[e], from));
     }
     reader_to += at.row * plan.key_width + column; /* then from row to row, or each address is made from the start */
-    float up[4], down[4], y[4];
+    float up[4], down[4], y[4], seen[4];           /* seen: by what is read */
+    DR_UNROLL (e, 4) up[e] = dr_exp2_near(x[e]);
     DR_UNROLL (i, 4) {
         const int row = at.row + i;
         const dr_tile_words<T> written = dr_tile_take<T>(writer, row, column);
         if (dr_quarter_decays_at<pairs>(i)) {
             DR_UNROLL (e, 4) {
-                x[e] = fmaf(MILD_LOG2, g[i][e], x[e]);
+                seen[e] = up[e], x[e] = fmaf(MILD_LOG2, g[i][e], x[e]);
                 up[e] = dr_exp2_near(x[e]), down[e] = dr_exp2_near(-x[e]);
             }
         }
         if (reads) {
             const dr_tile_words<T> read = tied ? written : dr_tile_take<T>(reader, row, column);
-            DR_UNROLL (e, 4) y[e] = up[e] * dr_tile_channel<T>(read, e);
+            DR_UNROLL (e, 4) y[e] = (at.undecayed[i] ? seen[e] : up[e]) * dr_tile_channel<T>(read, e);
             dr_mild_put(tables.reader, row, at.channel, y);
             DR_UNROLL (e, 4) y[e] *= leave[e];
             dr_slice_put<T>(reader_to, y);

@@ -51,7 +51,7 @@ static bool fits_one_pass(const dr_cuda_chunk_plan *plan) {
     const dr_cuda_rows *rows = &plan->rows;
     const dr_cuda_row *row = &rows->row[0];
     const bool known = (plan->reads && rows->tied) || plan->reader_sum || plan->scan_inside || dr_cuda_reads_apart(plan);
-    const bool plain = is_single(rows) && known && row->gains != DR_GAINS_OF_DOT && values_directly(row) && !row->undecayed;
+    const bool plain = is_single(rows) && known && row->gains != DR_GAINS_OF_DOT && values_directly(row);
     const bool wide = plan->key_width == 128, tied = rows->tied && !plan->reader_sum && !plan->scan_inside;
     return plain && plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && (wide || (plan->key_width == 64 && tied)) &&
            plan->value_width == plan->key_width && plan->length > 0;
@@ -123,7 +123,8 @@ static void plan_early(dr_cuda_chunk_plan *plan) {
     const int64_t heads = plan->sequences * plan->value_heads, chunks = plan->sequence_chunks;
     const int64_t most = chunks / DR_CUDA_PART_CHUNKS, wanted = plan->processors / heads;
     const int64_t parts = wanted < most ? wanted : most;
-    const bool fades = plan->rows.scalar_decay && !plan->rows.constant_decay;
+    /* rows that read before the decay take off what no decay bounds */
+    const bool fades = plan->rows.scalar_decay && !plan->rows.constant_decay && !plan->rows.row[0].undecayed;
     if (!fades || !plan->forgets || parts < 2 || dr_cuda_reads_apart(plan) || plan->key_width == 64 ||
         (plan->beside.processors && plan->sequences > 1))
         return;
