@@ -74,8 +74,9 @@ static void add(case_list *list, const shape_case *c) {
 }
 
 static problem *problem_for(const shape_case *c, uint64_t seed) {
-    const bool scans = dr_rule_uses(&c->rule, DR_INPUT_SCAN_CENTRE); /* by one kernel only where each head has a key */
-    const int64_t many = c->K <= 64 && c->V <= 64 ? 64 : 32, heads = c->many ? scans ? many : many / 2 : 1;
+    /* by one kernel only where each head has a key */
+    const bool alone = dr_rule_uses(&c->rule, DR_INPUT_SCAN_CENTRE) || dr_rule_uses(&c->rule, DR_INPUT_ERASE_GATE);
+    const int64_t many = c->K <= 64 && c->V <= 64 ? 64 : 32, heads = c->many ? alone ? many : many / 2 : 1;
     const dr_recurrence shape = {
         .rule = &c->rule,
         .layout = {.sequences = MOST_SEQUENCES, .rows = c->cu_seqlens[MOST_SEQUENCES], .cu_seqlens = c->cu_seqlens},
@@ -187,9 +188,23 @@ bool suite_shapes(gpu *g, fault *what) {
     return list ? cases_are_right(g, list, what) : fault_is(what, "no memory for a list of cases");
 }
 
+/* Neighbours of gdn whose queries, write or read keys the kernel for a whole forward makes of its tiles. */
+static void add_made(case_list *list) {
+    dr_rule rule[3];
+    for (int i = 0; i < 3; i++) rule[i] = *dr_rule_find("gdn");
+    rule[0].query = DR_QUERY_CORRECTED;
+    rule[1].row[0].write = DR_WRITE_RATE_READ;
+    rule[2].row[0].read = DR_READ_GATED_KEY;
+    for (int i = 0; i < 3; i++) {
+        add(list, &(shape_case){rule[i], equal_seqlens, 128, 128, 1, AS_DRAWN, false, true});
+        add(list, &(shape_case){rule[i], equal_seqlens, 120, 72, 1, AS_DRAWN, true, true});
+    }
+}
+
 /* Packed sequences and equal ones: some instances take only these. What takes longest comes first. */
 bool suite_layers(gpu *g, fault *what) {
     case_list *list = calloc(1, sizeof *list);
+    if (list) add_made(list);
     for (int r = 0; list && r < MANY_RULES; r++) {
         const dr_rule *rule = dr_rule_find(many_rules[r]);
         add(list, &(shape_case){*rule, equal_seqlens, 128, 128, 1, AS_DRAWN, true, true});

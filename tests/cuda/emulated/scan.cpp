@@ -367,6 +367,8 @@ int main() {
     for (bool saves : {false, true})
         check_one_pass({"gdn", 390, true, false, saves, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 64});
     check_one_pass({"delta_net", 150, true, false, true, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 64});
+    check_one_pass({"gdn", 390, true, false, false, DR_READ_GATED_KEY});
+    check_one_pass({"gdn", 300, true, false, true, DR_READ_GATED_KEY});
     check_one_pass({"gdn", 390, true, false, false, DR_READ_NONE, DR_WRITE_RATE_READ});
     check_one_pass({"gdn", 300, true, false, true, DR_READ_NONE, DR_WRITE_RATE_READ});
     check_one_pass({"gdn", 390, true, false, false, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_CORRECTED});

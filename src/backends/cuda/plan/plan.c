@@ -65,7 +65,8 @@ static bool makes_within(const dr_cuda_chunk_plan *plan) {
     const dr_row_product *product = &rows->product[0];
     if (plan->key_width != 128 || plan->reader_sum || rows->diagonal_scan || rows->gains_made) return false;
     if (rows->query_made) return rows->products == 0 && (row->write == rows->ask_other || row->read == rows->ask_other);
-    if (rows->products != 1 || rows->input[product->by].per_value != rows->input[product->of].per_value) return false;
+    if (rows->products != 1) return false;
+    if (rows->group > 1 && (rows->input[product->of].per_value || rows->input[product->by].per_value)) return false;
     return (product->of == row->read && product->by == row->write) || (product->of == row->write && product->by == row->read);
 }
 
