@@ -40,7 +40,7 @@ static int read_recurrences(const cli_command *command, const cli_flag *rule, co
     const char *list[CLI_MOST_BENCH_RULES];
     char *block;
     int count = cli_bench_rule_list(command, rule->value, how, list, &block);
-    *status = 2;
+    *status = CLI_STATUS_REFUSED;
     for (int i = 0; i < count; i++) {
         dr_status read = cli_read_rule(list[i], &rules[i]);
         if (read != DR_OK) {
@@ -163,7 +163,7 @@ static int run_op(int argc, char **argv) {
     dr_rule rules[CLI_MOST_BENCH_RULES];
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_op, flags, OP_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return 2;
+    if (!cli_bench_options(&cli_bench_op, flags + OP_BENCH, threads, &options)) return CLI_STATUS_REFUSED;
     cli_bench_where(flags + OP_WHERE, &options);
     options.log_decay = cli_flag_real(&flags[OP_LOG_DECAY]);
     options.weak_heads = cli_flag_integer(&flags[OP_WEAK_HEADS]);
@@ -267,7 +267,7 @@ static int run_decode(int argc, char **argv) {
     dr_rule rules[CLI_MOST_BENCH_RULES];
     dr_recurrence recurrences[CLI_MOST_BENCH_RULES];
     if (!cli_flags_parse(&cli_bench_decode, flags, DECODE_FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    if (!cli_bench_options(&cli_bench_decode, flags + DECODE_BENCH, threads, &options)) return 2;
+    if (!cli_bench_options(&cli_bench_decode, flags + DECODE_BENCH, threads, &options)) return CLI_STATUS_REFUSED;
     cli_bench_where(flags + DECODE_WHERE, &options);
     int count = read_recurrences(&cli_bench_decode, &flags[DECODE_RULE], flags + DECODE_BENCH, flags + DECODE_SHAPE, rules,
                                  recurrences, &exit_status);

@@ -107,7 +107,7 @@ static int run(const work_kind *kind, int argc, char **argv) {
     dr_bench_options options;
     if (!cli_flags_parse(kind->command, flags, settings_count + HOW_FLAGS, argc, argv, &operands, &exit_status))
         return exit_status;
-    if (!cli_bench_options(kind->command, how, threads, &options)) return 2;
+    if (!cli_bench_options(kind->command, how, threads, &options)) return CLI_STATUS_REFUSED;
     cli_bench_where(where, &options);
 
     const char *rules[CLI_MOST_BENCH_RULES];
@@ -120,7 +120,7 @@ static int run(const work_kind *kind, int argc, char **argv) {
     if (status == DR_OK && count > 0) status = kind->bench(&options, count, (const dr_train_options *const *)settings, results);
     for (int i = 0; i < count; i++) dr_train_options_destroy(settings[i]);
     free(block);
-    if (count < 1) return 2;
+    if (count < 1) return CLI_STATUS_REFUSED;
     if (status != DR_OK) return cli_failure(kind->command, status);
 
     const bool json = cli_flag_boolean(&how[CLI_BENCH_JSON]), gpu = cli_bench_is_gpu(&options);

@@ -41,7 +41,7 @@ enum {
     THREADS,
     FLAGS
 };
-enum { MOST_FILES = 1000, MACHINE_SIZE = 200, REFUSED = 2 /* the exit status for bad input */ };
+enum { MOST_FILES = 1000, MACHINE_SIZE = 200 };
 
 /* ---- where experiments are ------------------------------------------------------------------------------------------ */
 
@@ -190,7 +190,7 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
                                            .threads = flags[THREADS].value};
         cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
         exit_status = cli_cells_run(experiment, folder, &options);
-        if (exit_status == REFUSED) return exit_status; /* before a table of nothing hides why */
+        if (exit_status == CLI_STATUS_REFUSED) return exit_status; /* before a table of nothing hides why */
         status = dr_experiment_write(experiment, folder);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);

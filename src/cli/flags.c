@@ -22,12 +22,12 @@ int cli_usage(const cli_command *command, const char *format, ...) {
     dr_print_list(stderr, format, arguments);
     va_end(arguments);
     fprintf(stderr, "\nTry 'deltarule %s --help'.\n", command->name);
-    return 2;
+    return CLI_STATUS_REFUSED;
 }
 
 int cli_failure(const cli_command *command, dr_status status) {
     fprintf(stderr, "deltarule %s: %s\n", command->name, dr_last_error());
-    return status == DR_ERROR_ARGUMENT ? 2 : 1;
+    return status == DR_ERROR_ARGUMENT ? CLI_STATUS_REFUSED : 1;
 }
 
 bool cli_closed(FILE *stream) {

@@ -39,11 +39,15 @@ int64_t cli_flag_integer(const cli_flag *flag);
 double cli_flag_real(const cli_flag *flag);
 bool cli_flag_boolean(const cli_flag *flag);
 
-/* Prints "deltarule COMMAND: sentence" and where help is; returns 2. */
+/* The exit status of a command that refuses its flags or its input. */
+enum { CLI_STATUS_REFUSED = 2 };
+
+/* Prints "deltarule COMMAND: sentence" and where help is; returns CLI_STATUS_REFUSED. */
 int cli_usage(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The value of CLI_FLAG_DTYPE. */
 dr_dtype cli_flag_dtype(const cli_flag *flag);
-/* Prints the library's last message; returns the exit status that fits: 2 for an argument, 1 for anything else. */
+/* Prints the library's last message; returns the exit status that fits: CLI_STATUS_REFUSED for an argument, 1 for anything
+ * else. */
 int cli_failure(const cli_command *command, dr_status status);
 /* Whether the stream was closed when the program began (main.c put something in its place that cannot be written). */
 bool cli_closed(FILE *stream);

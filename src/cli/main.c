@@ -33,7 +33,7 @@ static void print_help(FILE *stream) {
 static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
-        return 2;
+        return CLI_STATUS_REFUSED;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
@@ -52,7 +52,7 @@ static int run(int argc, char **argv) {
     const char *near = cli_nearest(argv[1], command_name, NULL);
     fprintf(stderr, "deltarule: there is no command '%s'%s%s%s\nTry 'deltarule --help'.\n", argv[1],
             near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-    return 2;
+    return CLI_STATUS_REFUSED;
 }
 
 /* Threads that spin while they wait for each other are up to ten times slower on a busy machine. Threads that sleep at once

@@ -109,7 +109,7 @@ static int run(int argc, char **argv) {
     };
     int operands, exit_status, hold = 0, fail = 0, unchecked = 0;
     if (!cli_flags_parse(&cli_theory, flags, FLAGS, argc, argv, &operands, &exit_status)) return exit_status;
-    if (!all_are_known(argv + 1, operands)) return 2;
+    if (!all_are_known(argv + 1, operands)) return CLI_STATUS_REFUSED;
     bool json = cli_flag_boolean(&flags[JSON]);
     for (int i = 0; i < dr_theory_count(); i++) {
         dr_theory_result result;
