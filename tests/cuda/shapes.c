@@ -217,6 +217,14 @@ bool suite_layers(gpu *g, fault *what) {
         add(list, &(shape_case){*dr_rule_find(narrow_rules[r]), equal_seqlens, 64, 64, 1, AS_DRAWN, r % 2, true});
         add(list, &(shape_case){*dr_rule_find(narrow_rules[r]), equal_seqlens, 40, 56, 1, AS_DRAWN, false, true});
     }
+    for (int64_t K = 64; list && K <= 128; K += 64) { /* rows that read before the decay */
+        shape_case late = {*dr_rule_find("gdn"), equal_seqlens, K, K, 1, AS_DRAWN, false, true};
+        late.rule.row[0].undecayed = true;
+        add(list, &late);
+        late.rule.decay = DR_DECAY_CHANNEL;
+        late.many = false;
+        add(list, &late);
+    }
     for (int r = 0; list && r < RULES; r++) {
         const dr_rule *rule = dr_rule_find(rules[r]);
         add(list, &(shape_case){*rule, short_seqlens, 128, 128, 1, AS_DRAWN, true, false});
