@@ -199,7 +199,7 @@ static void test_a_text_with_guesses_is_the_text_without(void **state) {
         int64_t by_text = 0, by_itself = 0, drafted_by_itself = 0;
         for (int trial = 0; trial < 8; trial++) {
             dr_generate_options options = dr_generate_defaults();
-            options.tokens = 60 + trial;
+            options.tokens = 30 + trial;
             options.sampling.temperature = trial % 4 < 2 ? 0 : trial % 4 == 2 ? 0.3 : 1;
             options.sampling.repetition_penalty = trial % 4 == 1 ? 1.3 : 1;
             const made_text plain = generate(model, &options);

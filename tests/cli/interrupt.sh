@@ -30,7 +30,7 @@ whole_again() {
     cmp whole/model.safetensors "$1/model.safetensors" || fail "$1 is another model than that of a whole run"
 }
 
-steps=2000
+steps=${DELTARULE_INTERRUPT_STEPS:-2000}
 # shellcheck disable=SC2086 # a list of words, here and below
 expect 0 'model: whole' "$deltarule" train $tiny --steps $steps --save-every 0 --out whole
 for signals in INT TERM HUP 'INT INT'; do
@@ -52,7 +52,7 @@ for signals in INT TERM HUP 'INT INT'; do
 done
 
 # Kills without warning while a checkpoint is written after every step. What is there afterwards can be loaded and goes on.
-steps=600
+steps=$((steps * 3 / 10))
 # shellcheck disable=SC2086
 expect 0 'model: again' "$deltarule" train $tiny --steps $steps --save-every 0 --out again
 rm -rf whole && mv again whole
