@@ -63,7 +63,8 @@ DR_API dr_status dr_experiment_hold(const char *folder, double seconds, int *des
 DR_API dr_status dr_experiment_load(dr_experiment *experiment, const char *folder);
 DR_API dr_cell_state dr_experiment_state(const dr_experiment *experiment, int cell); /* since the last load */
 
-/* Makes the folder, and in it NAME.json, the settings of a cell's run. DR_ERROR_ARGUMENT: it learns from text, and has none. */
+/* Makes the folder, and in it NAME.json, the settings of a cell's run. DR_ERROR_ARGUMENT: it learns from text, and has none;
+ * DR_ERROR_IO: its corpus or tokenizer cannot be read. */
 DR_API dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell);
 /* Reads what the cell's run measured once it is over and keeps it in result.json of its folder: the cell is done, or trained
  * where its settings have a list "then". */
@@ -71,7 +72,8 @@ DR_API dr_status dr_experiment_finish(dr_experiment *experiment, const char *fol
 
 /* The next command that follows a cell's run, also before the run has begun, so that what any of them lacks is told at once:
  * `deltarule` with these arguments, the last of them NULL, valid until the next call with this experiment. *arguments is NULL
- * where nothing is left. DR_ERROR_ARGUMENT: the options name no text or no tasks; DR_ERROR_IO: a file of tasks is missing. */
+ * where nothing is left. DR_ERROR_ARGUMENT: the options name no text or no tasks; DR_ERROR_IO: the text or a file of tasks is
+ * missing. */
 DR_API dr_status dr_experiment_next(dr_experiment *experiment, const char *folder, int cell, const char *const **arguments);
 /* Keeps what that command printed, in a file of the run folder, and its figures as measures of the cell: the cell is done when
  * nothing is left. DR_ERROR_FORMAT: it did not print what it should. */

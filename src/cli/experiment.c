@@ -178,6 +178,19 @@ static dr_status tell(const cli_flag *flags, const dr_experiment *experiment) {
     return dr_experiment_report(experiment, report, print_line, NULL);
 }
 
+/* What no run could compute with is told once, before any begins. A GPU is left to the runs: opened here it would keep memory.
+ */
+static dr_status check_backend(const cli_flag *flags) {
+    const char *name = flags[BACKEND].value;
+    dr_backend *backend = NULL;
+    for (int i = 0; strcmp(name, "cuda") == 0 && dr_backend_listed(i); i++)
+        if (strcmp(dr_backend_listed(i), name) == 0) return DR_OK;
+    const dr_backend_options options = {.dtype = cli_flag_dtype(&flags[DTYPE])};
+    const dr_status status = dr_backend_open(name, &options, &backend);
+    dr_backend_close(backend);
+    return status;
+}
+
 static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const char *folder) {
     dr_status status = DR_OK;
     int exit_status = 0;
@@ -188,6 +201,8 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
                                            .backend = flags[BACKEND].value,
                                            .dtype = flags[DTYPE].value,
                                            .threads = flags[THREADS].value};
+        status = check_backend(flags);
+        if (status != DR_OK) return cli_failure(&cli_experiment, status);
         cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
         exit_status = cli_cells_run(experiment, folder, &options);
         if (exit_status == CLI_STATUS_REFUSED) return exit_status; /* before a table of nothing hides why */

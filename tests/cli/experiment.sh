@@ -128,6 +128,13 @@ grep -q 'failed: it .*ended by signal 9, Killed' slain.err || fail "a killed run
 expect 1 'holds a run with hidden 16, and the experiment has 32' sh -c \
     "sed 's/\"hidden\": 16/\"hidden\": 32/' tiny.json >other.json; '$deltarule' experiment other.json --out whole; exit \$((\$? - 1))"
 expect 2 "did you mean 'recall'?" "$deltarule" experiment recal
+# what no run could compute with is told once and makes no folder
+expect 2 'backend "cpu" has no dtype to choose' "$deltarule" experiment tiny.json --out never --dtype bf16
+[ "$(wc -l <stderr)" -eq 1 ] || fail 'a type of numbers that there is not is told by each run'
+if "$deltarule" info | grep -q 'backend cuda (not in this build'; then
+    expect 1 'has no backend "cuda"' "$deltarule" experiment tiny.json --out never --backend cuda
+fi
+[ ! -e never ] || fail 'a sweep that is refused makes a folder'
 expect 2 'which experiment?' "$deltarule" experiment
 sed 's/^ "claims"/ "small": {"seeds": 1, "settings": {"steps": 2}}, "claims"/' tiny.json >formed.json
 expect 0 'gdn   0.001          1/1' "$deltarule" experiment formed.json --small --most 1 --jobs 1

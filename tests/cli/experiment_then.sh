@@ -25,6 +25,10 @@ expect 2 'give --tasks' sweep --out whole --text text
 expect 2 'give --text' sweep --out whole --tasks tasks
 expect 1 'none/lines-64.jsonl is missing' sweep --out whole --text text --tasks none
 expect 2 'give --corpus' "$deltarule" experiment then.json --out whole --text text --tasks tasks
+expect 1 'cannot read none, which runs of this experiment are probed on: No such file' sweep --out whole --text none --tasks tasks
+expect 1 'cannot read the corpus none: No such file' "$deltarule" experiment then.json --out whole --text text --tasks tasks --corpus none
+expect 1 'cannot read the tokenizer none: No such file' sweep --out whole --text text --tasks tasks --tokenizer none
+[ "$(grep -c 'cannot read' stderr)" -eq 1 ] || fail 'what all runs lack is told more than once'
 [ -z "$(find whole -name metrics.csv 2>/dev/null)" ] || fail 'a run has begun whose tasks are missing'
 
 expect 0 'eda   2/2' sweep --out whole --text text --tasks tasks

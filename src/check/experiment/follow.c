@@ -13,10 +13,12 @@
 
 #include <deltarule/probe.h>
 #include <deltarule/train.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { PROBE, EVALUATE, BENCH, KINDS, MOST_FIGURES = 64, NAME_SIZE = 160, PATH_SIZE = 4096 };
 
@@ -141,6 +143,9 @@ static dr_status need_place(const dr_experiment *experiment, const char *key, co
 static dr_status probe_arguments(const dr_experiment *experiment, const json_t *follow_up, const char *run, json_t *arguments) {
     const char *text;
     DR_TRY(need_place(experiment, "text", "runs of this experiment are probed on a UTF-8 text file", &text));
+    if (access(text, R_OK) != 0)
+        return dr_fail(DR_ERROR_IO, "cannot read %s, which runs of this experiment are probed on: %s", text,
+                       dr_system_text(errno));
     DR_TRY(add(arguments, "probe"));
     DR_TRY(add(arguments, what_of(follow_up)));
     DR_TRY(add_flag(arguments, "--model", run));

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PATH_SIZE = 4096 };
 
@@ -189,13 +190,26 @@ static dr_status write_object(const char *path, const json_t *object) {
     return status;
 }
 
+/* A place that all runs read from, where one is named. */
+static dr_status check_place(const dr_train_options *options, const char *key) {
+    const char *place = dr_train_options_get(options, key);
+    if (!*place || access(place, R_OK) == 0) return DR_OK;
+    return dr_fail(DR_ERROR_IO, "cannot read the %s %s: %s", key, place, dr_system_text(errno));
+}
+
 /* Runs that learn from text need one: said once, not by each of them. */
-static dr_status check_corpus(const dr_cell *cell) {
+static dr_status check_text(const dr_cell *cell) {
     dr_train_options *options = NULL;
     DR_TRY(dr_experiment_options_of(cell, &options));
-    const bool lacks = strcmp(dr_train_options_get(options, "task"), "lm") == 0 && !*dr_train_options_get(options, "corpus");
+    dr_status status = DR_OK;
+    if (strcmp(dr_train_options_get(options, "task"), "lm") == 0) {
+        status = *dr_train_options_get(options, "corpus")
+                     ? check_place(options, "corpus")
+                     : dr_fail(DR_ERROR_ARGUMENT, "runs of this experiment learn from text: give --corpus");
+        if (status == DR_OK) status = check_place(options, "tokenizer");
+    }
     dr_train_options_destroy(options);
-    return lacks ? dr_fail(DR_ERROR_ARGUMENT, "runs of this experiment learn from text: give --corpus") : DR_OK;
+    return status;
 }
 
 dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *folder, int cell) {
@@ -203,7 +217,7 @@ dr_status dr_experiment_prepare(const dr_experiment *experiment, const char *fol
     DR_NEED(folder);
     DR_TRY(check_index(experiment, cell));
     char path[PATH_SIZE];
-    DR_TRY(check_corpus(&experiment->cell[cell]));
+    DR_TRY(check_text(&experiment->cell[cell]));
     DR_TRY(path_in(path, folder, experiment->cell[cell].name, ".json"));
     DR_TRY(dr_folder_make(folder));
     return write_object(path, experiment->cell[cell].settings);
