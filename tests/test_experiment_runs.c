@@ -125,10 +125,11 @@ static void check_made_again(const char *folder, const dr_experiment_options *op
 /* One command after the other, their figures, and a folder that is read again at each point. */
 static void test_what_follows(void **state) {
     (void)state;
-    char folder[PATH_MAX], tasks[PATH_MAX], wanted[3 * PATH_MAX];
+    char folder[PATH_MAX], tasks[PATH_MAX], text[PATH_MAX], wanted[3 * PATH_MAX];
     snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
     snprintf(tasks, sizeof tasks, "%s", scratch_path(""));
-    const dr_experiment_options options = {.text = "words", .tasks = tasks};
+    snprintf(text, sizeof text, "%s", scratch_path("words"));
+    const dr_experiment_options options = {.text = text, .tasks = tasks};
     const char *const *arguments;
     make_run("step,loss,accuracy\n40,4,0.5\n");
     dr_experiment *experiment = open_followed(9, NULL);
@@ -141,12 +142,15 @@ static void test_what_follows(void **state) {
     assert_non_null(strstr(dr_last_error(), "needle-64.jsonl is missing"));
     assert_int_equal(dr_experiment_next(experiment, folder, 1, &arguments), DR_ERROR_ARGUMENT);
     write_file("needle-64.jsonl", "{}\n");
+    assert_int_equal(dr_experiment_next(experiment, folder, 0, &arguments), DR_ERROR_IO);
+    assert_non_null(strstr(dr_last_error(), "words, which runs of this experiment are probed on"));
+    write_file("words", "some words");
     assert_int_equal(dr_experiment_load(experiment, folder), DR_OK);
     assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_BEGUN);
     assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_ERROR_ARGUMENT); /* its run is not over */
     assert_int_equal(dr_experiment_finish(experiment, folder, 0), DR_OK);
     assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
-    snprintf(wanted, sizeof wanted, "probe erase --model %s/seed=1 --corpus words --tokens 9 --json", folder);
+    snprintf(wanted, sizeof wanted, "probe erase --model %s/seed=1 --corpus %s --tokens 9 --json", folder, text);
     expect_command(experiment, folder, wanted);
     static const char *const broken[] = {"", "5\n", "{\"layer\": 0}\n", "{\"layer\": 0, \"figure\": \"f\", \"mean\": null}\n",
                                          "{"};
