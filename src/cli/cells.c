@@ -308,8 +308,9 @@ static int limit_of(const dr_experiment *experiment, const cli_cells_options *op
     return jobs < 1 ? 1 : jobs > MOST_JOBS ? MOST_JOBS : (int)jobs;
 }
 
-int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells_options *options) {
+int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells_options *options, bool *refused) {
     sweep *self = calloc(1, sizeof *self);
+    *refused = !self;
     if (!self) {
         fprintf(stderr, "deltarule experiment: out of memory\n");
         return 1;
@@ -329,7 +330,8 @@ int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells
         }
         if (status == 0 && self->running > 0) status = serve(self);
     }
-    if (status) tell_all_to_end(self);
+    *refused = status != 0;
+    if (*refused) tell_all_to_end(self);
     if (self->lock >= 0) close(self->lock);
     for (; self->running > 0; self->running--) waitpid(self->jobs[self->running - 1].process, NULL, 0);
     if (status == 0) status = cli_interrupted() ? CLI_STATUS_INTERRUPTED : self->failed ? 1 : 0;

@@ -13,7 +13,8 @@ typedef struct {
 } cli_cells_options;
 
 /* Runs the cells that are not done, telling each on standard error as it ends, and writes the experiment's files each time.
- * Ends early when the user interrupts. Returns the command's exit status: 1 if a run failed. */
-int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells_options *options);
+ * Ends early when the user interrupts. Returns the command's exit status: 1 if a run failed. *refused: it told an error that
+ * is not one of a run, such as a folder that cannot be written to, and there is nothing else to tell. */
+int cli_cells_run(dr_experiment *experiment, const char *folder, const cli_cells_options *options, bool *refused);
 
 #endif

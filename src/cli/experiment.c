@@ -204,8 +204,9 @@ static int run_and_tell(const cli_flag *flags, dr_experiment *experiment, const 
         status = check_backend(flags);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         cli_interrupt_catch("\nthe runs write their checkpoints; once more to leave at once\n");
-        exit_status = cli_cells_run(experiment, folder, &options);
-        if (exit_status == CLI_STATUS_REFUSED) return exit_status; /* before a table of nothing hides why */
+        bool refused;
+        exit_status = cli_cells_run(experiment, folder, &options, &refused);
+        if (refused) return exit_status; /* before a table of nothing hides why */
         status = dr_experiment_write(experiment, folder);
         if (status != DR_OK) return cli_failure(&cli_experiment, status);
         if (exit_status != CLI_STATUS_INTERRUPTED) draw(folder);

@@ -39,6 +39,9 @@ expect 0 'kda   0.01           1/1' "$deltarule" experiment tiny.json --out seve
 [ "$(tail -n 1 seventeen/rule=kda,learning_rate=0.01,seed=1/metrics.csv | cut -d, -f1)" -eq 17 ] || fail 'the run has other steps'
 expect 2 'the experiment has 18' "$deltarule" experiment tiny.json --out seventeen --settings '{"steps": 18}'
 ! grep -q 'A tiny sweep' stdout || fail 'a sweep that is refused tells a table'
+touch file
+expect 1 'file/below: cannot make the folder: Not a directory' "$deltarule" experiment tiny.json --out file/below
+if [ -s stdout ] || [ "$(wc -l <stderr)" -ne 1 ]; then fail 'a folder that cannot be made is told twice, or with a table'; fi
 expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
 expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
 
@@ -65,6 +68,7 @@ expect 0 'recorded: 5 of 8 runs' "$deltarule" experiment tiny.json --out whole -
 [ "$before" = "$(cksum <recorded/tiny.jsonl)" ] || fail 'what is recorded was recorded again'
 echo '{"cell": 5}' >>recorded/tiny.jsonl
 expect 1 'recorded/tiny.jsonl, line 9: the key "settings" is missing' "$deltarule" experiment tiny.json --out whole --results recorded
+[ ! -s stdout ] || fail 'a sweep whose records cannot be read tells a table'
 [ "$(wc -l <recorded/tiny.jsonl)" -eq 9 ] || fail 'something was added to results that cannot be read'
 
 # each of two runs sees a GPU of its own
