@@ -59,6 +59,7 @@ static void test_results(void **state) {
 
 static void test_broken_results(void **state) {
     (void)state;
+    static const char *const broken[] = {"", "step,loss\n", "loss\n1\n"};
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", scratch_path("sweep"));
     dr_experiment *experiment = open_one(16);
@@ -89,7 +90,8 @@ static const char figures_printed[] = "{\"layer\": 0, \"figure\": \"f\", \"count
                                       "{\"layer\": 2, \"figure\": \"f\", \"count\": 2, \"mean\": 2, \"least\": -1, \"low\": 0, "
                                       "\"median\": 3, \"high\": 3, \"most\": 3}\n";
 
-static const char *const broken[] = {"", "5\n", "{\"layer\": 0}\n", "{\"layer\": 0, \"figure\": \"f\", \"mean\": null}\n", "{"};
+static const char *const broken_figures[] = {"", "5\n", "{\"layer\": 0}\n",
+                                             "{\"layer\": 0, \"figure\": \"f\", \"mean\": null}\n", "{"};
 
 static dr_experiment *open_followed(int tokens, const dr_experiment_options *options) {
     char text[sizeof followed + 16];
@@ -153,9 +155,8 @@ static void test_what_follows(void **state) {
     assert_int_equal(dr_experiment_state(experiment, 0), DR_CELL_TRAINED);
     snprintf(wanted, sizeof wanted, "probe erase --model %s/seed=1 --corpus %s --tokens 9 --json", folder, text);
     expect_command(experiment, folder, wanted);
-    static const char *const broken[] = {"", "5\n", "{", "{\"layer\": 0}\n", "{\"layer\": 0, \"figure\": \"f\", \"mean\": 0"};
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
-        assert_int_equal(dr_experiment_keep(experiment, folder, 0, broken[i]), DR_ERROR_FORMAT);
+    for (size_t i = 0; i < sizeof broken_figures / sizeof *broken_figures; i++)
+        assert_int_equal(dr_experiment_keep(experiment, folder, 0, broken_figures[i]), DR_ERROR_FORMAT);
     assert_int_equal(dr_experiment_keep(experiment, folder, 0, figures_printed), DR_OK);
     assert_true(measured(experiment, "f") == 1.5 && measured(experiment, "f:median") == 2.5 &&
                 measured(experiment, "f:least") == -1 && measured(experiment, "f:most") == 4 &&
