@@ -430,18 +430,24 @@ template <typename T> static __device__ inline void operands_turned(unsigned (&a
     DR_UNROLL (k, 4) dr_load_matrices_transposed(a[k], dr_lane_at<T>(box + dr_lane_along<T>(), 64, k * 16, mine));
 }
 
-/* The box's rows times factor[row], which is added to the numbers in a or takes their place. */
-template <typename T, bool add>
+/* The box's rows times factor[row], to a: in place of its numbers, their sum, or what rounding takes off the sum. */
+enum { SCALE_ALONE, SCALE_SUM, SCALE_REST };
+template <typename T, int what>
 static __device__ inline void scale_turned(unsigned (&a)[4][4], const unsigned (&from)[4][4], const float *factor) {
     factor += threadIdx.x % 4 * 2;
     DR_UNROLL (k, 4)
         DR_UNROLL (i, 4) {
             const float2 pair = dr_unpack(T(), from[k][i]), f = *(const float2 *)(factor + k * 16 + i / 2 * 8);
-            if constexpr (add) {
-                const float2 sum = dr_unpack(T(), a[k][i]);
-                a[k][i] = dr_pack(T(), fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
-            } else {
+            if constexpr (what == SCALE_ALONE) {
                 a[k][i] = dr_pack(T(), f.x * pair.x, f.y * pair.y);
+                continue;
+            }
+            float2 sum = dr_unpack(T(), a[k][i]);
+            sum = make_float2(fmaf(f.x, pair.x, sum.x), fmaf(f.y, pair.y, sum.y));
+            a[k][i] = dr_pack(T(), sum.x, sum.y);
+            if constexpr (what == SCALE_REST) {
+                const float2 taken = dr_unpack(T(), a[k][i]);
+                a[k][i] = dr_pack(T(), sum.x - taken.x, sum.y - taken.y);
             }
         }
 }

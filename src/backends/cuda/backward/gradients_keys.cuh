@@ -211,6 +211,21 @@ static __device__ inline void lead_sum(const worker &w, float2 dot, const float 
         DR_UNROLL (i, 4) q[n][i] = fmaf(factor[i / 2], r[n][i], q[n][i]);
 }
 
+/* What G^T and M^T for the queries of read keys lose when they are rounded as one: k gets it, so that the sums over pairs that
+ * make the gradient of log decays have the same pairs from both sides. */
+template <typename T>
+static __device__ inline void add_rest(const worker &w, unsigned score, unsigned erase, unsigned query, float (&k)[8][4]) {
+    unsigned rest[4][4], all[4][4];
+    operands_turned<T>(rest, score);
+    operands_turned<T>(all, erase);
+    scale_turned<T, SCALE_REST>(rest, all, w.rows.mixed);
+    dr_group_settle(rest), dr_group_settle(k);
+    dr_group_begin();
+    chain_rows<T>(k, rest, w.base + query);
+    dr_group_commit();
+    dr_group_wait<0>();
+}
+
 /* d_query = f scale S dO + G W, d_read = (f s S dY + M W) / s, d_write = f dS' U + G^T Q - (c/s M)^T R, of 64 channels; q, r:
  * S dO, S dY. */
 template <typename T, int key_boxes, int value_boxes, int reading>
@@ -292,11 +307,11 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
     if (shape::reads) {
         unsigned all[4][4];
         operands_turned<T>(all, erase);
-        scale_turned<T, false>(turned, all, w.rows.rest);
+        scale_turned<T, SCALE_ALONE>(turned, all, w.rows.rest);
         dr_group_settle(turned), dr_group_settle(r);
         if (shape::sums) {
             operands_turned<T>(joint, score);
-            scale_turned<T, true>(joint, all, w.rows.mixed);
+            scale_turned<T, SCALE_SUM>(joint, all, w.rows.mixed);
             dr_group_settle(joint);
         }
     }
@@ -320,6 +335,7 @@ static __device__ inline void make_keys(const worker &all, float (&q)[8][4], flo
         ask = dots_with<T>(q, w.base + query);
     }
     dr_group_wait<0>();
+    if (shape::sums) add_rest<T>(w, score, erase, query, k);
     if (reading == READS_WRITTEN || shape::sums) {
         dots_with<T>(r, k, w.base + key, read, write);
         read.x = fmaf(shape::sums ? w.rows.lambda[w.row] : 0, mix.x, read.x);
