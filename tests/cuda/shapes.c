@@ -211,6 +211,7 @@ bool suite_layers(gpu *g, fault *what) {
         add(list, &(shape_case){*rule, equal_seqlens, 128, 128, 1, AS_DRAWN, false, true});
         add(list, &(shape_case){*rule, equal_seqlens, 64, 128, 1, AS_DRAWN, r % 2, true});
         add(list, &(shape_case){*rule, equal_seqlens, 100, 72, 1, AS_DRAWN, false, true});
+        add(list, &(shape_case){*rule, equal_seqlens, 120, 104, 1, AS_DRAWN, r % 2, true});
         add(list, &(shape_case){*rule, equal_seqlens, 128, 100, 1, AS_DRAWN, false, true});
     }
     for (int r = 0; list && r < 2; r++) {

@@ -144,7 +144,7 @@ static inline void lay_forward(call_memory *s, const dr_cuda_chunk_plan &plan, d
     lay(add_tensor(&s->left, lay(NULL))->at);
     const size_t size = (size_t)plan.rows.key_size;
     void *o = add_tensor(&s->left, (size_t)plan.tokens * HEADS * size * sizeof(T))->at;
-    void *saved = add_tensor(&s->left, (size_t)plan.blocks * size * size * sizeof(T))->at;
+    void *saved = add_tensor(&s->left, dr_cuda_chunk_saved_bytes(&plan))->at;
     float *last = (float *)add_tensor(&s->left, SEQUENCES * HEADS * size * size * sizeof(float))->at;
     *call = {plan, tensors, NULL, last, o, saved, dr_scan_lay(plan, sizeof(T), false), false};
 }
@@ -184,7 +184,8 @@ static inline void check_scan(const dr_scan_call &call) {
         for (int64_t i = 0; i < plan.length; i++) {
             for (int v = 0; v < size && call.saved && i % plan.chunk == 0; v++)
                 for (int k = 0; k < size; k++)
-                    add_distance(&before, element(call.saved, (head.block(i) * size + v) * size + k), state[v][k]);
+                    add_distance(&before, element(call.saved, (head.block(i) * plan.value_width + v) * plan.key_width + k),
+                                 state[v][k]);
             take_token(head, i, state);
             double query[SIZE];
             for (int k = 0; k < size; k++) query[k] = head.number(DR_INPUT_QUERY, i, k);

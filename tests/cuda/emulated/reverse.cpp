@@ -25,10 +25,10 @@ struct setting : call_memory {
     reverse_call reverse;
 };
 
-static void make_call(setting *s, const char *rule, int tokens, int processors, bool hopper) {
+static void make_call(setting *s, const char *rule, int tokens, int processors, bool hopper, int size) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan &plan = call->plan;
-    make_plan(s, dr_rule_find(rule), tokens, SIZE, &plan, processors, hopper);
+    make_plan(s, dr_rule_find(rule), tokens, size, &plan, processors, hopper, size);
     check(plan.warpgroups == hopper && plan.parts == 1 && plan.linear == plan.linear_back,
           "the plan is not what the case is for");
     lay_backward(s, call);
@@ -53,22 +53,23 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
 static double gradient[SIZE][SIZE]; /* of the state behind a token, [V][K] */
 
 static void take_token_back(const head_of_doubles &head, int64_t i, const void *d_o) {
+    const int size = head.size();
     double query[SIZE], alpha[SIZE];
-    for (int k = 0; k < SIZE; k++) query[k] = head.number(DR_INPUT_QUERY, i, k), alpha[k] = head.alpha(i, k);
-    for (int v = 0; v < SIZE; v++) {
+    for (int k = 0; k < size; k++) query[k] = head.number(DR_INPUT_QUERY, i, k), alpha[k] = head.alpha(i, k);
+    for (int v = 0; v < size; v++) {
         const double d = head.plan->rows.scale * element(d_o, head.vector_at(i) + v);
-        for (int k = 0; k < SIZE; k++) gradient[v][k] += query[k] * d;
+        for (int k = 0; k < size; k++) gradient[v][k] += query[k] * d;
     }
     for (int step = head.plan->rows.steps - 1; step >= 0; step--) {
         const row_of_doubles row = head.row(i, step);
-        for (int v = 0; v < SIZE; v++) {
+        for (int v = 0; v < size; v++) {
             double d_u = 0;
-            for (int k = 0; k < SIZE; k++) d_u += gradient[v][k] * row.write[k];
-            for (int k = 0; k < SIZE; k++) gradient[v][k] -= row.gain * row.read[k] * d_u;
+            for (int k = 0; k < size; k++) d_u += gradient[v][k] * row.write[k];
+            for (int k = 0; k < size; k++) gradient[v][k] -= row.gain * row.read[k] * d_u;
         }
     }
-    for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++) gradient[v][k] *= alpha[k];
+    for (int v = 0; v < size; v++)
+        for (int k = 0; k < size; k++) gradient[v][k] *= alpha[k];
 }
 
 /* Gradients of final states, [chains][K][V], are zero where none are given. */
@@ -79,15 +80,18 @@ static void begin_back_in_loops(const float *given, int chain) {
 
 static void check_against_loops(const setting *s) {
     const dr_cuda_chunk_plan &plan = s->call.plan;
+    const int size = plan.rows.key_size;
     distance exit = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
         begin_back_in_loops(s->reverse.scan.initial, chain);
         for (int64_t i = plan.length - 1; i >= 0; i--) {
             const bool last = i == plan.length - 1 || i % plan.chunk == plan.chunk - 1; /* of its chunk */
-            for (int v = 0; v < SIZE && last; v++)
-                for (int k = 0; k < SIZE; k++)
-                    add_distance(&exit, element(s->call.back.d_exit, (head.block(i) * SIZE + v) * SIZE + k), gradient[v][k]);
+            for (int v = 0; v < size && last; v++)
+                for (int k = 0; k < size; k++)
+                    add_distance(&exit,
+                                 element(s->call.back.d_exit, (head.block(i) * plan.value_width + v) * plan.key_width + k),
+                                 gradient[v][k]);
             take_token_back(head, i, s->call.d_o);
         }
     }
@@ -98,16 +102,16 @@ static void check_against_loops(const setting *s) {
 
 /* groups: of columns, by warp groups; 0: by blocks. full: what rows take off a gradient goes through its product in two parts,
  * as if they took full steps. */
-static void check_rule(const char *rule, int tokens, int processors, int groups, bool full = false) {
+static void check_rule(const char *rule, int tokens, int processors, int groups, bool full = false, int size = SIZE) {
     char name[32];
     snprintf(name, sizeof name, "%s%s", rule, full ? " full" : "");
-    check_case(name, tokens, SIZE, [&] {
+    check_case(name, tokens, size, [&] {
         setting s = {};
-        make_call(&s, rule, tokens, processors, groups > 0);
+        make_call(&s, rule, tokens, processors, groups > 0, size);
         s.reverse.full = full;
         check(groups == 0 || dr_group_scan_groups(s.call.plan) == groups, "not so many groups compute as the case is for");
         check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_against_loops(&s); },
-                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * SIZE);
+                     (uint16_t *)s.call.d_o + (tokens - 1) * HEADS * size);
     });
 }
 
@@ -181,7 +185,11 @@ int main() {
         check_rule(rule, 210, 64, 1);
         check_rule(rule, 150, 2, 2);
     }
-    for (const char *rule : {"gdn", "kda"}) check_rule(rule, 210, 64, 1, true);
+    for (const char *rule : {"gdn", "kda"}) {
+        check_rule(rule, 210, 64, 1, true);
+        check_rule(rule, 150, 2, 2, false, 120);
+        check_rule(rule, 210, 64, 1, false, 120);
+    }
     for (const char *rule : {"gdn", "qdelta", "gla"}) check_rule(rule, 150, 2, 0);
     check_late("gdn", 3 * 1024 + 40);
     check_trimmed("kda", 4 * 1024 + 40);

@@ -31,11 +31,11 @@ static result run(setting *s, unsigned seed, bool late, unsigned char before) {
 }
 
 /* processors: what the number of groups follows from. beside: prepare's blocks stay, in the scan's order, and raise flags. */
-static void check_rule(const char *rule, int tokens, int processors, int groups, bool beside = false) {
-    check_case(rule, tokens, SIZE, [&] {
+static void check_rule(const char *rule, int tokens, int processors, int groups, bool beside = false, int size = SIZE) {
+    check_case(rule, tokens, size, [&] {
         setting s = {};
         dr_cuda_chunk_plan plan = {};
-        make_plan(&s, dr_rule_find(rule), tokens, SIZE, &plan, processors);
+        make_plan(&s, dr_rule_find(rule), tokens, size, &plan, processors, true, size);
         if (beside) dr_cuda_chunk_plan_stages(&plan);
         check((plan.beside.processors > 0) == beside, "prepare is not where the case is for");
         check(plan.warpgroups && !plan.linear && plan.parts == 1 && !plan.scan_inside && dr_group_scan_groups(plan) == groups,
@@ -357,10 +357,12 @@ int main() {
         check_rule(rule, 150, 2, 2);
         check_rule(rule, 210, 16, 1, true);
     }
+    for (const char *rule : {"gdn", "kda", "eda"}) check_rule(rule, 150, 2, 2, false, 120);
     for (const char *rule : {"gdn", "qdelta", "delta_net", "pgdn"}) check_one_pass({rule, 390, true, false, false});
     check_one_pass({"qdelta", 150, true, false, false});
     for (const char *rule : {"gdn", "pgdn"}) check_one_pass({rule, 150, false, false, false});
     for (const char *rule : {"gdn", "qdelta", "pgdn"}) check_one_pass({rule, 300, true, false, true});
+    check_one_pass({"gdn", 150, true, false, true, DR_READ_NONE, DR_WRITE_KEY, DR_QUERY_PLAIN, 120});
     check_one_pass({"pgdn", 150, true, true, false});
     for (dr_read read : {DR_READ_FEEDBACK, DR_READ_FREE}) check_one_pass({"gdn", 390, true, false, false, read});
     check_one_pass({"gdn", 300, true, false, true, DR_READ_FREE});

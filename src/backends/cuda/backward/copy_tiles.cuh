@@ -25,12 +25,15 @@ static __device__ inline void warp_copy_rows(char *tile, const T *from, int64_t 
     unsigned place[2] = {to + (unsigned)((unit ^ row) << 4), to + (unsigned)((unit ^ (row + 4)) << 4)};
     const int64_t step = 4 * stride * (int)sizeof(T);
     const char *at = (const char *)(from + row * stride + unit * 8);
-    if (alive >= rows && size >= boxes * 64) {
+    if (alive >= rows) {
+        const bool there = (boxes - 1) * 64 + unit * 8 < size; /* the lane's bytes of the last box */
 #pragma unroll 1
         for (int i = 0; i < rows / 16; i++) {
-            DR_UNROLL (j, 4)
-                DR_UNROLL (box, boxes)
-                    dr_copy_whole(place[j % 2] + (unsigned)(j * 512 + box * rows * 128), at + j * step + box * 128);
+            DR_UNROLL (j, 4) {
+                const unsigned put = place[j % 2] + (unsigned)(j * 512);
+                DR_UNROLL (box, boxes - 1) dr_copy_whole(put + (unsigned)(box * rows * 128), at + j * step + box * 128);
+                dr_copy_async(put + (unsigned)((boxes - 1) * rows * 128), at + j * step + (boxes - 1) * 128, there);
+            }
             place[0] += 16 * 128, place[1] += 16 * 128;
             at += 4 * step;
         }

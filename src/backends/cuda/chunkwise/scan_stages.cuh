@@ -144,12 +144,14 @@ static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t 
     return stream;
 }
 
-/* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile. */
+/* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile.
+ * there: whether its 16 bytes of the last box are, which are zeros else. */
 template <int boxes, int spacing = 1>
-static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows) {
+static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows, bool there = true) {
     DR_UNROLL (j, 4 / spacing) {
         if (j * 16 >= rows) break;
-        DR_UNROLL (box, boxes) dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        DR_UNROLL (box, boxes - 1) dr_copy_whole(to + j * spacing * 2048 + (unsigned)(box * rows * 128), stream.at + box * 128);
+        dr_copy_async(to + j * spacing * 2048 + (unsigned)((boxes - 1) * rows * 128), stream.at + (boxes - 1) * 128, there);
         stream.at += stream.step;
     }
     stream.at += stream.skip;
@@ -180,9 +182,10 @@ typedef struct {
     dr_group_stream exit, score, reader, query, values[2], numbers;
     const float *lambda;
     int64_t lambda_skip;
-    unsigned mine, value_mine; /* the thread's place in a tile */
-    bool pairs;                /* values are every second row of their tile */
-    bool whole;                /* a whole chunk comes from here */
+    unsigned mine, value_mine;           /* the thread's place in a tile */
+    bool keys_there[2], values_there[2]; /* of the last box of R~ and of Q~; of values */
+    bool pairs;                          /* values are every second row of their tile */
+    bool whole;                          /* a whole chunk comes from here */
 } dr_group_tiles;
 
 /* block, first: of the chunk and its tokens that come first; step: 1, or -1 where the chunk before is the next. value: where
@@ -198,7 +201,6 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
     const dr_cuda_chunk_tensors &tensors = call.tensors;
     const int thread = (int)threadIdx.x, asked = plan.query_rows;
     const int64_t chunk = step * (int64_t)plan.value_heads; /* in blocks */
-    const bool whole_keys = rows.key_size == width;
     const auto stored = [=](const void *tensor, int count, int bytes) {
         return dr_group_open((const char *)tensor + block * count * bytes, bytes, count, chunk * count * bytes);
     };
@@ -206,18 +208,19 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
     x.exit = stored(tensors.exit, 64, row_bytes), x.score = stored(tensors.score, asked, 128);
     if (reading != DR_SCAN_BLIND)
         x.reader = plan.reader_direct || reading == DR_SCAN_SUMS
-                       ? dr_group_open_input<T>(plan, dr_reader_source(rows), first, key_head, 0, 64,
-                                                whole_keys && rows.steps == 1, step)
+                       ? dr_group_open_input<T>(plan, dr_reader_source(rows), first, key_head, 0, 64, rows.steps == 1, step)
                        : stored(tensors.reader, 64, row_bytes);
     if (queries)
-        x.query = plan.query_direct
-                      ? dr_group_open_input<T>(plan, dr_query_source(rows), first, key_head, 0, asked, whole_keys, step)
-                      : stored(tensors.query, asked, row_bytes);
+        x.query = plan.query_direct ? dr_group_open_input<T>(plan, dr_query_source(rows), first, key_head, 0, asked, true, step)
+                                    : stored(tensors.query, asked, row_bytes);
+    const int unit = thread % 8 * 8;
+    const bool keys = width - 64 + unit < rows.key_size;
+    x.keys_there[0] = keys || !(plan.reader_direct || reading == DR_SCAN_SUMS), x.keys_there[1] = keys || !plan.query_direct;
     x.whole = (reading == DR_SCAN_BLIND || x.reader.at) && (!queries || (x.query.at && asked == queries)) && value_rows > 0;
     DR_UNROLL (g, 2)
         if (columns[g] >= 0) {
-            x.values[g] = dr_group_open_input<T>(plan, value, first, place.head, columns[g], value_rows,
-                                                 columns[g] + 64 <= rows.value_size, step);
+            x.values[g] = dr_group_open_input<T>(plan, value, first, place.head, columns[g], value_rows, true, step);
+            x.values_there[g] = columns[g] + unit < rows.value_size;
             x.whole = x.whole && x.values[g].at;
         }
     x.numbers.at = thread < 64 ? (const char *)(tensors.factors + block) + thread * 16
@@ -242,16 +245,16 @@ static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &grou
     const int thread = (int)threadIdx.x;
     const unsigned to = stage + x.mine;
     dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
-    if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64);
+    if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64, x.keys_there[0]);
     if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
-    if (queries) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries);
+    if (queries) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries, x.keys_there[1]);
     DR_UNROLL (g, 2) {
         const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
         if (!x.values[g].at) continue;
         if (!x.pairs)
-            dr_group_fill<1>(x.values[g], value, value_rows);
+            dr_group_fill<1>(x.values[g], value, value_rows, x.values_there[g]);
         else
-            dr_group_fill<1, 2>(x.values[g], value, 32);
+            dr_group_fill<1, 2>(x.values[g], value, 32, x.values_there[g]);
     }
     if (thread < 64 + boxes * 16) dr_copy_whole(stage + (unsigned)room.factors + thread * 16, x.numbers.at);
     x.numbers.at += x.numbers.skip;
