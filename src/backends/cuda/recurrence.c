@@ -169,7 +169,7 @@ dr_status dr_cuda_recurrence_boundary(const dr_plan *plan, const dr_call *given,
 static const char *state_pass_of(const dr_cuda_chunk_plan *plan) {
     if (plan->one_pass) return plan->key_width == 64 ? "one_pass_narrow" : "one_pass";
     if (plan->early.parts) return "one_pass in parts, or scan_warpgroups";
-    return plan->linear ? "scan_linear" : plan->warpgroups ? "scan_warpgroups" : "scan";
+    return plan->linear ? "scan_linear" : plan->warpgroups || dr_cuda_scan_wide(plan) ? "scan_warpgroups" : "scan";
 }
 
 static const char *prepare_of(const dr_cuda_chunk_plan *plan) {

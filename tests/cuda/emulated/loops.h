@@ -6,7 +6,7 @@
 #include "backends/cuda/chunkwise/scan.cuh"
 #include "call.h"
 
-enum { SIZE = 128 }; /* of K and V, which some cases make smaller: `size` */
+enum { SIZE = 128, MOST_SIZE = 256 }; /* of K and V; cases may name another `size`, up to the latter */
 
 /* In place of gradients.cu's, for the layout of memory. */
 extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
@@ -14,7 +14,7 @@ extern "C" bool dr_cuda_backward_fuses(const dr_cuda_chunk_plan *plan) {
 }
 
 typedef struct {
-    double read[SIZE], write[SIZE];
+    double read[MOST_SIZE], write[MOST_SIZE];
     double gain, value; /* of what is read; of the value */
 } row_of_doubles;
 
@@ -153,15 +153,15 @@ static inline uint16_t *last_key(const dr_cuda_chunk_plan &plan) {
     return (uint16_t *)plan.rows.input[DR_INPUT_KEY].at + (plan.length - 1) * HEADS * plan.rows.key_size;
 }
 
-static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[SIZE][SIZE]) {
+static inline void take_token(const head_of_doubles &head, int64_t i, double (&state)[MOST_SIZE][MOST_SIZE]) {
     const dr_cuda_rows &rows = head.plan->rows;
     const int size = head.size();
     row_of_doubles row[DR_MAX_ROWS];
-    double alpha[SIZE];
+    double alpha[MOST_SIZE];
     for (int k = 0; k < size; k++) alpha[k] = head.alpha(i, k);
     for (int step = 0; step < rows.steps; step++) row[step] = head.row(i, step);
     for (int v = 0; v < size; v++) {
-        double before[SIZE];
+        double before[MOST_SIZE];
         for (int k = 0; k < size; k++) before[k] = state[v][k], state[v][k] *= alpha[k];
         for (int step = 0; step < rows.steps; step++) {
             const double *seen = step == 0 && rows.row[0].undecayed ? before : state[v];
@@ -179,7 +179,7 @@ static inline void check_scan(const dr_scan_call &call) {
     distance output = {0, 0}, before = {0, 0}, last = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
-        static double state[SIZE][SIZE]; /* [V][K] */
+        static double state[MOST_SIZE][MOST_SIZE]; /* [V][K] */
         memset(state, 0, sizeof state);
         for (int64_t i = 0; i < plan.length; i++) {
             for (int v = 0; v < size && call.saved && i % plan.chunk == 0; v++)
@@ -187,7 +187,7 @@ static inline void check_scan(const dr_scan_call &call) {
                     add_distance(&before, element(call.saved, (head.block(i) * plan.value_width + v) * plan.key_width + k),
                                  state[v][k]);
             take_token(head, i, state);
-            double query[SIZE];
+            double query[MOST_SIZE];
             for (int k = 0; k < size; k++) query[k] = head.number(DR_INPUT_QUERY, i, k);
             for (int v = 0; v < size; v++) {
                 double sum = 0;

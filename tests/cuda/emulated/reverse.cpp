@@ -29,7 +29,7 @@ static void make_call(setting *s, const char *rule, int tokens, int processors, 
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan &plan = call->plan;
     make_plan(s, dr_rule_find(rule), tokens, size, &plan, processors, hopper, size);
-    check(plan.warpgroups == hopper && plan.parts == 1 && plan.linear == plan.linear_back,
+    check((plan.warpgroups || dr_cuda_scan_wide(&plan)) == hopper && plan.parts == 1 && plan.linear == plan.linear_back,
           "the plan is not what the case is for");
     lay_backward(s, call);
     manner = {0, false, 0};
@@ -45,16 +45,18 @@ static void make_call(setting *s, const char *rule, int tokens, int processors, 
 }
 
 static result run(setting *s, unsigned seed, bool late, unsigned char before) {
-    return run_kernel(s, seed, late, before, [&] { return launch<T, 2>(&s->reverse, {}); });
+    return run_kernel(s, seed, late, before, [&] {
+        return s->call.plan.key_width == 128 ? launch<T, 2>(&s->reverse, {}) : launch<T, 4>(&s->reverse, {});
+    });
 }
 
 /* ---- against plain loops ------------------------------------------------------------------------------------------------ */
 
-static double gradient[SIZE][SIZE]; /* of the state behind a token, [V][K] */
+static double gradient[MOST_SIZE][MOST_SIZE]; /* of the state behind a token, [V][K] */
 
 static void take_token_back(const head_of_doubles &head, int64_t i, const void *d_o) {
     const int size = head.size();
-    double query[SIZE], alpha[SIZE];
+    double query[MOST_SIZE], alpha[MOST_SIZE];
     for (int k = 0; k < size; k++) query[k] = head.number(DR_INPUT_QUERY, i, k), alpha[k] = head.alpha(i, k);
     for (int v = 0; v < size; v++) {
         const double d = head.plan->rows.scale * element(d_o, head.vector_at(i) + v);
@@ -73,9 +75,9 @@ static void take_token_back(const head_of_doubles &head, int64_t i, const void *
 }
 
 /* Gradients of final states, [chains][K][V], are zero where none are given. */
-static void begin_back_in_loops(const float *given, int chain) {
-    for (int v = 0; v < SIZE; v++)
-        for (int k = 0; k < SIZE; k++) gradient[v][k] = given ? (double)given[(chain * SIZE + k) * SIZE + v] : 0;
+static void begin_back_in_loops(const float *given, int chain, int size) {
+    for (int v = 0; v < size; v++)
+        for (int k = 0; k < size; k++) gradient[v][k] = given ? (double)given[(chain * size + k) * size + v] : 0;
 }
 
 static void check_against_loops(const setting *s) {
@@ -84,7 +86,7 @@ static void check_against_loops(const setting *s) {
     distance exit = {0, 0};
     for (int chain = 0; chain < SEQUENCES * HEADS; chain++) {
         const head_of_doubles head = {&plan, chain / HEADS, chain % HEADS};
-        begin_back_in_loops(s->reverse.scan.initial, chain);
+        begin_back_in_loops(s->reverse.scan.initial, chain, size);
         for (int64_t i = plan.length - 1; i >= 0; i--) {
             const bool last = i == plan.length - 1 || i % plan.chunk == plan.chunk - 1; /* of its chunk */
             for (int v = 0; v < size && last; v++)
@@ -191,6 +193,8 @@ int main() {
         check_rule(rule, 210, 64, 1, false, 120);
     }
     for (const char *rule : {"gdn", "qdelta", "gla"}) check_rule(rule, 150, 2, 0);
+    for (const char *rule : {"gdn", "kda"}) check_rule(rule, 150, 2, 2, false, 256);
+    check_rule("gdn", 150, 2, 2, true, 256);
     check_late("gdn", 3 * 1024 + 40);
     check_trimmed("kda", 4 * 1024 + 40);
     return 0;

@@ -38,7 +38,8 @@ static void check_rule(const char *rule, int tokens, int processors, int groups,
         make_plan(&s, dr_rule_find(rule), tokens, size, &plan, processors, true, size);
         if (beside) dr_cuda_chunk_plan_stages(&plan);
         check((plan.beside.processors > 0) == beside, "prepare is not where the case is for");
-        check(plan.warpgroups && !plan.linear && plan.parts == 1 && !plan.scan_inside && dr_group_scan_groups(plan) == groups,
+        check((plan.warpgroups || dr_cuda_scan_wide(&plan)) && !plan.linear && plan.parts == 1 && !plan.scan_inside &&
+                  dr_group_scan_groups(plan) == groups,
               "the plan is not what the case is for");
         lay_forward(&s, plan, &s.call);
         check_orders([&](auto... how) { return run(&s, how...); }, [&] { check_scan(s.call); }, last_key(plan));
@@ -358,6 +359,8 @@ int main() {
         check_rule(rule, 210, 16, 1, true);
     }
     for (const char *rule : {"gdn", "kda", "eda"}) check_rule(rule, 150, 2, 2, false, 120);
+    for (const char *rule : {"gdn", "kda"}) check_rule(rule, 150, 2, 2, false, 256);
+    check_rule("gdn", 150, 2, 2, false, 200);
     for (const char *rule : {"gdn", "qdelta", "delta_net", "pgdn"}) check_one_pass({rule, 390, true, false, false});
     check_one_pass({"qdelta", 150, true, false, false});
     for (const char *rule : {"gdn", "pgdn"}) check_one_pass({rule, 150, false, false, false});

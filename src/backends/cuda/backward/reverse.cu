@@ -109,7 +109,7 @@ static __device__ inline void store_updates(const dr_scan_block &x, void *d_upda
 /* Asks for what a chunk needs but X, in the two groups that the waits count. */
 template <typename T, int width>
 static __device__ inline void load_rest(const dr_scan_block &x, const dr_chunk_place &place, int64_t block) {
-    load_scores<T>(x, block);
+    dr_scan_load_scores<T>(x, block);
     load_outputs<T>(x, place, x.room.value);
     dr_scan_load_factors(x, block);
     dr_copy_commit();
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
     int left = place.end - place.begin;
     if (left > 0) {
-        load_exit<T, width>(x, block);
+        dr_scan_load_exit<T, width>(x, block);
         dr_copy_commit();
         load_rest<T, width>(x, now, block);
     }
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         update_from_exit<T, tiles>(x, now.last || call.full, s, y); /* that of the last is given in float */
         dr_copy_wait<1>();
         __syncthreads(); /* P', dO and factors are there; X is read */
-        if (more && !late) load_exit<T, width>(x, block - plan.value_heads);
+        if (more && !late) dr_scan_load_exit<T, width>(x, block - plan.value_heads);
         dr_copy_commit(); /* with nothing in it, too: the waits count groups */
         update_from_outputs<T>(x, y);
         if (!call.summary) store_updates<T>(x, call.d_update, block, y);
@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, sizeof(T) == 4 || boxes =
         now.last = false;
         block -= plan.value_heads;
         if (more) {
-            if (late) load_exit<T, width>(x, block);
+            if (late) dr_scan_load_exit<T, width>(x, block);
             dr_copy_commit();
             load_rest<T, width>(x, now, block);
         }
@@ -184,16 +184,21 @@ template <typename T, int boxes> static dr_status launch_reverse(const reverse_c
 typedef void (*group_reverse_kernel)(group_reverse_call);
 
 template <typename T, int boxes, int groups> static group_reverse_kernel choose_groups(const dr_cuda_chunk_plan *plan) {
-    if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_BLIND, true>;
-    if (plan->reader_sum) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_SUMS, false>;
-    if (plan->query_rows != 64) return reverse_warpgroups<T, boxes, groups, 2, DR_SCAN_READS, true>;
-    return plan->rows.channel_decay ? reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, true>
-                                    : reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, false>;
+    if constexpr (dr_scan_is_wide(boxes)) {
+        return plan->rows.channel_decay ? reverse_warpgroups<T, boxes, 2, 4, DR_SCAN_READS, true>
+                                        : reverse_warpgroups<T, boxes, 2, 4, DR_SCAN_READS, false>;
+    } else {
+        if (!plan->reads) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_BLIND, true>;
+        if (plan->reader_sum) return reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_SUMS, false>;
+        if (plan->query_rows != 64) return reverse_warpgroups<T, boxes, groups, 2, DR_SCAN_READS, true>;
+        return plan->rows.channel_decay ? reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, true>
+                                        : reverse_warpgroups<T, boxes, groups, 4, DR_SCAN_READS, false>;
+    }
 }
 
 /* Chunks of other lengths than the rules' own are for the other form. */
 static bool fits_groups(const dr_cuda_chunk_plan *plan) {
-    return plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads));
+    return dr_cuda_scan_wide(plan) || (plan->warpgroups && (plan->query_rows == 64 || (plan->query_rows == 32 && plan->reads)));
 }
 
 template <typename T, int boxes> static dr_status launch_groups(const reverse_call *call, dr_cuda_stream stream) {
@@ -207,7 +212,7 @@ template <typename T, int boxes> static dr_status launch_groups(const reverse_ca
 
 template <typename T, int boxes> static dr_status launch(const reverse_call *call, dr_cuda_stream stream) {
     const auto pass = [=](const reverse_call *which) {
-        if constexpr (sizeof(T) == 2 && boxes < 4)
+        if constexpr (sizeof(T) == 2)
             if (fits_groups(&which->scan.plan)) return launch_groups<T, boxes>(which, stream);
         return launch_reverse<T, boxes>(which, stream);
     };

@@ -18,18 +18,6 @@ typedef struct {
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int width> static __device__ inline void load_exit(const dr_scan_block &x, int64_t block) {
-    const dr_strided<T> exit = {(const T *)x.call.tensors.exit + block * 64 * width, width, 64};
-    dr_copy_rows<T>(x.shared + x.room.exit, 64, width / 64, width, true, 64, 0, 1, exit);
-}
-
-/* P' */
-template <typename T> static __device__ inline void load_scores(const dr_scan_block &x, int64_t block) {
-    const int queries = x.call.plan.query_rows;
-    const dr_strided<T> score = {(const T *)x.call.tensors.score + block * queries * 64, 64, queries};
-    dr_copy_rows<T>(x.shared + x.room.score, queries, 1, 64, true, queries, 0, 1, score);
-}
-
 /* 64 columns of dO, to the tile at `offset` */
 template <typename T>
 static __device__ inline void load_outputs(const dr_scan_block &x, const dr_chunk_place &place, int offset) {

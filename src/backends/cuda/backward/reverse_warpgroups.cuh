@@ -1,4 +1,4 @@
-/* The reverse scan (reverse.cu) for sm_90a, 16-bit types and K up to 128, with the products of
+/* The reverse scan (reverse.cu) for sm_90a and 16-bit types, with the products of
  * scan_warpgroups.cuh, the copying warps and the barriers of scan_stages.cuh. In a chunk dS'^T X^T, dO^T P' and dO^T Q~ are
  * asked for at once; dY^T is taken from the first two while the third, which adds to dS^T, is under way. Where rows read key +
  * lambda query, the third waits for dY: it is Q^T (dO - lambda c dY), and keys take the place of R~. */
@@ -20,6 +20,7 @@ typedef struct {
 template <typename T, int boxes, int queries, int reading>
 static __device__ inline void reverse_copy(const group_reverse_call &group_call, char *shared, const dr_scan_place &place,
                                            int groups) {
+    constexpr bool wide = dr_scan_is_wide(boxes);
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_call &call = scan.call;
     const dr_cuda_chunk_plan &plan = call.plan;
@@ -35,33 +36,50 @@ static __device__ inline void reverse_copy(const group_reverse_call &group_call,
         dr_group_open_tiles<T, boxes, queries, reading>(scan, place, key_head, block - cut * (int64_t)plan.value_heads,
                                                         now.first - cut * plan.chunk, columns, outputs, queries, 0, -1);
     dr_group_turn at = {0, 1}, told = {0, 0};
+    unsigned turn = 1; /* of the one place for the rest of a chunk of wide keys */
     for (int left = place.end - place.begin; left > 0; left--) {
         dr_gate_wait(dr_group_free(scan, gates, at.stage), at.turn);
-        if (tiles.whole && now.tokens == plan.chunk) {
-            dr_group_fill_tiles<boxes, queries, reading, queries>(scan, tiles, gates + (unsigned)(at.stage * call.room.bytes));
+        const bool whole = tiles.whole && now.tokens == plan.chunk;
+        const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes);
+        dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0, false};
+        if (whole) {
+            dr_group_fill_tiles<boxes, queries, reading>(scan, tiles, stage);
         } else {
-            dr_scan_block x = {call, shared + at.stage * call.room.bytes, call.room, place.head, key_head, 0, false};
-            dr_scan_load_writers<T, boxes * 64>(x, block);
+            dr_scan_load_exit<T, boxes * 64>(x, block);
+            dr_scan_load_readers<T, boxes * 64>(x, now, block);
+        }
+        if constexpr (wide) {
+            dr_group_tell_soon(scan, gates, at.stage, whole);
+            dr_gate_wait(dr_group_free(scan, gates, scan.stages), turn);
+            x.shared = shared, turn ^= 1;
+        }
+        if (whole) {
+            dr_group_fill_rest<boxes, queries, reading, queries>(scan, tiles, wide ? gates : stage);
+        } else {
+            dr_scan_load_scores<T>(x, block);
 #pragma unroll 1
             for (int g = 0; g < groups; g++) {
                 x.columns = place.columns + g * 64;
                 load_outputs<T>(x, now, call.room.value + g * 64 * 64 * 2);
             }
             dr_scan_load_factors(x, block);
-            dr_scan_load_readers<T, boxes * 64>(x, now, block);
             if (reading == DR_SCAN_SUMS) dr_group_load_lambda(scan, x.shared, now, place.head);
         }
-        dr_copy_commit();
-        if (scan.stages == 2)
+        if constexpr (wide)
+            dr_group_tell_soon(scan, gates, scan.stages, whole);
+        else
+            dr_copy_commit();
+        if (!wide && scan.stages == 2)
             dr_group_tell<0>(scan, gates, told);
-        else if (left < place.end - place.begin)
+        else if (!wide && left < place.end - place.begin)
             dr_group_tell<1>(scan, gates, told);
         dr_group_next(at, scan.stages);
         now.first -= plan.chunk;
         now.tokens = plan.chunk;
         block -= plan.value_heads;
     }
-    if (scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(scan, gates, told);
+    if (wide) dr_copy_commit(), dr_copy_wait<0>();
+    if (!wide && scan.stages > 2 && place.end > place.begin) dr_group_tell<0>(scan, gates, told);
 }
 
 /* dO^T as operands A: as it is, and times the factors of Q~. tile: 64 columns of dO. */
@@ -165,7 +183,7 @@ template <typename T, int boxes, int steps, int reading, bool channel>
 static __device__ inline void reverse_compute(const group_reverse_call &group_call, char *shared, int group, unsigned columns,
                                               unsigned rest) {
     constexpr int tiles = boxes * 8;
-    constexpr bool sums = reading == DR_SCAN_SUMS;
+    constexpr bool sums = reading == DR_SCAN_SUMS, wide = dr_scan_is_wide(boxes);
     const reverse_call &call = group_call.call;
     const dr_group_scan_call &scan = group_call.scan;
     const dr_scan_room &room = scan.call.room;
@@ -180,37 +198,60 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
     int64_t block = (place.slot + place.end - 1) * plan.value_heads + place.head;
     dr_group_turn at = {0, 0};
     bool given = scan.call.initial && part.edge;
+    unsigned turn = 0; /* of the one place for the rest of a chunk of wide keys */
     for (int left = place.end - place.begin; left > 0; left--) {
         const char *stage = shared + at.stage * room.bytes;
         const unsigned tile = gates + (unsigned)(at.stage * room.bytes);
-        const unsigned outputs = tile + (unsigned)(room.value + group * 64 * 64 * 2);
-        const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + room.factors);
-        unsigned a[tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
+        const unsigned rest = wide ? gates : tile, outputs = rest + (unsigned)(room.value + group * 64 * 64 * 2);
+        const char *const other = wide ? shared : stage;
+        const dr_cuda_factors &factors = *(const dr_cuda_factors *)(other + room.factors);
+        const float *keep = (const float *)(other + room.keep);
+        const bool stores = !call.summary && left <= part.own;
+        unsigned a[wide ? 1 : tiles / 2][4], plain[steps][4], scaled[steps][4], y[4][4];
         float u[8][4], erase[8][2];
         dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);
-        if (given) {
-            reverse_rest<T, tiles>(s, a);
+        if constexpr (wide) {
+            dr_shared_fence();
+            dr_group_settle(s);
+            if (given) {
+                const auto lost = [&](int i, unsigned(&piece)[2][4]) { reverse_rest<T>(dr_group_piece(s, i), piece); };
+                dr_group_pieces<T, boxes>(u, tile + (unsigned)room.exit, false, lost, [](int, const unsigned(&)[2][4]) {});
+                dr_group_wait<0>();
+                dr_group_settle(s);
+            }
+            const auto take = [&](int i, unsigned(&piece)[2][4]) { dr_group_state<T>(dr_group_piece(s, i), piece); };
+            dr_group_pieces<T, boxes>(u, tile + (unsigned)room.exit, given, take, [&](int i, const unsigned(&piece)[2][4]) {
+                if (stores) dr_group_save<T, 2, boxes * 64>(scan.call, place, block, piece, i * 32);
+            });
+            dr_gate_wait(dr_group_filled(scan, gates, scan.stages), turn);
+            dr_shared_fence();
+            turn ^= 1;
+        } else {
+            if (given) {
+                reverse_rest<T, tiles>(s, a);
+                dr_group_begin();
+                dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
+                dr_group_commit();
+                dr_group_wait<0>();
+            }
+            dr_group_state<T, tiles>(s, a);
+            dr_group_settle(s);
             dr_group_begin();
-            dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
+            dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
             dr_group_commit();
-            dr_group_wait<0>();
         }
-        dr_group_state<T, tiles>(s, a);
         dr_group_settle(s);
-        dr_group_begin();
-        dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
-        dr_group_commit();
-        dr_group_settle(s);
-        dr_group_decay<tiles, channel>((const float *)(stage + room.keep), s);
+        dr_group_decay<tiles, channel>(keep, s);
+        if (wide) dr_group_wait<0>(); /* the operands' registers are wanted */
         reverse_outputs<T, steps>(factors, outputs, plan.query_rows, plain, scaled);
         dr_group_settle(s), dr_group_settle(plain), dr_group_settle(scaled);
         dr_group_begin();
-        dr_group_chain<T, false>(u, plain, tile + (unsigned)room.score, 0, true);
+        dr_group_chain<T, false>(u, plain, rest + (unsigned)room.score, 0, true);
         dr_group_commit();
         if (!sums)
             dr_group_chain<T, false>(s, scaled, tile + (unsigned)room.query, plan.query_rows * 128, true), dr_group_commit();
-        const bool stores = !call.summary && left <= part.own;
-        if (stores) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
+        if constexpr (!wide)
+            if (stores) dr_group_save<T, tiles / 2>(scan.call, place, block, a);
         if (reading == DR_SCAN_READS) reverse_factors(factors, erase);
         dr_group_wait<sums ? 0 : 1>();
         if (reading != DR_SCAN_BLIND) {
@@ -237,6 +278,7 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
             dr_group_wait<0>();
         }
         dr_gate_arrive(dr_group_free(scan, gates, at.stage));
+        if (wide) dr_gate_arrive(dr_group_free(scan, gates, scan.stages));
         dr_group_next(at, scan.stages);
         block -= plan.value_heads;
         given = false;
@@ -261,10 +303,10 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (part.idle) return;
     dr_group_open(scan, dr_shared_address(shared), busy);
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<56>();
+        if (groups == 2) dr_registers_give<dr_scan_is_wide(boxes) ? 40 : 56>();
         reverse_copy<T, boxes, steps * 16, reading>(group_call, shared, place, busy);
     } else {
-        if (groups == 2) dr_registers_take<224>();
+        if (groups == 2) dr_registers_take<dr_scan_is_wide(boxes) ? 232 : 224>();
         const unsigned g = threadIdx.x / 128 - 1;
         if (g < busy) reverse_compute<T, boxes, steps, reading, channel>(group_call, shared, (int)g, first + g, rest);
     }

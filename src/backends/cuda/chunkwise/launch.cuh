@@ -96,6 +96,9 @@ static dr_group_scan_kernel dr_group_scan_choose_rows(const dr_scan_call *call, 
 
 template <typename T, int boxes> static dr_group_scan_kernel dr_group_scan_choose(const dr_scan_call *call, int groups) {
     const dr_cuda_chunk_plan *plan = &call->plan;
+    if (dr_cuda_scan_wide(plan))
+        return plan->rows.channel_decay ? scan_warpgroups<T, 4, 2, 64, DR_SCAN_READS, true>
+                                        : scan_warpgroups<T, 4, 2, 64, DR_SCAN_READS, false>;
     if (plan->reader_sum) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_SUMS, false>(call, groups);
     if (!plan->reads) return dr_group_scan_choose_rows<T, boxes, DR_SCAN_BLIND, true>(call, groups);
     if (!call->summary && plan->query_rows <= 32)
@@ -194,7 +197,7 @@ static dr_status dr_launch_scan(const dr_cuda_chunk_plan *plan, const dr_cuda_ch
     const dr_scan_call call = dr_scan_call_of<T>(plan, tensors, initial, o, final, saved);
     const auto launch = [=](const dr_scan_call *which) {
         if constexpr (sizeof(T) == 2)
-            if (plan->warpgroups) return dr_launch_group_scan<T>(which, stream);
+            if (plan->warpgroups || (dr_cuda_scan_wide(plan) && !which->summary)) return dr_launch_group_scan<T>(which, stream);
         return dr_launch_scan_kernel<T>(which, stream);
     };
     if (plan->parts > 1) {

@@ -157,14 +157,22 @@ static __device__ inline void dr_scan_load_readers(const dr_scan_block &x, const
     if (x.call.o) dr_scan_load_queries<T, width>(x, place, block);
 }
 
-/* X and P' */
-template <typename T, int width> static __device__ inline void dr_scan_load_writers(const dr_scan_block &x, int64_t block) {
-    const int queries = x.call.plan.query_rows;
+/* X */
+template <typename T, int width> static __device__ inline void dr_scan_load_exit(const dr_scan_block &x, int64_t block) {
     const dr_strided<T> exit = {(const T *)x.call.tensors.exit + block * 64 * width, width, 64};
     dr_copy_rows<T>(x.shared + x.room.exit, 64, width / 64, width, true, 64, 0, 1, exit);
-    if (!x.call.o) return;
+}
+
+/* P' */
+template <typename T> static __device__ inline void dr_scan_load_scores(const dr_scan_block &x, int64_t block) {
+    const int queries = x.call.plan.query_rows;
     const dr_strided<T> score = {(const T *)x.call.tensors.score + block * queries * 64, 64, queries};
     dr_copy_rows<T>(x.shared + x.room.score, queries, 1, 64, true, queries, 0, 1, score);
+}
+
+template <typename T, int width> static __device__ inline void dr_scan_load_writers(const dr_scan_block &x, int64_t block) {
+    dr_scan_load_exit<T, width>(x, block);
+    if (x.call.o) dr_scan_load_scores<T>(x, block);
 }
 
 /* The warp's columns of the state before the chunk, [V][K] in T. */

@@ -22,6 +22,8 @@ typedef struct {
     dr_scan_call call; /* call.room: of a stage */
     int gate, lambda;  /* where in a stage the write gates lie, and lambda of the rows */
     int stages;
+    int gates;  /* where the barriers lie, behind the stages */
+    int places; /* that have two barriers each: the stages and, of wide keys, one more */
 } dr_group_scan_call;
 
 /* Parts of all heads of all sequences: one that has fewer parts than others leaves blocks idle. */
@@ -33,36 +35,46 @@ static inline int64_t dr_group_scan_chains(const dr_cuda_chunk_plan &plan) {
  * with one more of the chains' blocks run at once. */
 static inline int dr_group_scan_groups(const dr_cuda_chunk_plan &plan) {
     const int64_t columns = plan.value_width / DR_CUDA_COLUMNS;
-    return columns > 1 && dr_group_scan_chains(plan) * columns > plan.processors ? 2 : 1;
+    return dr_cuda_scan_wide(&plan) || (columns > 1 && dr_group_scan_chains(plan) * columns > plan.processors) ? 2 : 1;
 }
 
 /* A stage; every tile begins at a multiple of 1024 bytes. kept: it has a decay of each channel; beside: bytes that the block
- * has beside its stages. */
+ * has beside its stages. Of wide keys two stages have the tiles of keys alone, and one place behind them, with barriers as if
+ * it were the third, has the rest of one chunk: there offsets count from the beginning of shared memory. */
 static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int groups, bool gated, bool kept = true,
                                                    int beside = 0) {
     const dr_cuda_chunk_plan &plan = scan.plan;
+    const bool wide = dr_cuda_scan_wide(&plan);
     const int keys = 64 * plan.key_width * 2, values = groups * 64 * 64 * 2, queries = plan.query_rows * plan.key_width * 2;
-    dr_group_scan_call call = {scan, 0, 0, 0};
+    dr_group_scan_call call = {scan, 0, 0, 2, 0, 3};
     dr_scan_room &room = call.call.room;
     int end = 0;
     room.reader = end, end += plan.reads ? keys : 0;
     room.exit = end, end += keys;
     room.query = end, end += scan.o ? queries : 0;
+    if (wide) room.bytes = end, end *= call.stages;
     room.score = end, end += scan.o ? plan.query_rows * 64 * 2 : 0;
     room.value = end, end += values;
     call.gate = end, end += gated ? values : 0;
     room.factors = end, end += (int)sizeof(dr_cuda_factors);
     room.keep = end, end += kept ? plan.key_width * (int)sizeof(float) : 0;
     call.lambda = end, end += plan.reader_sum ? 64 * (int)sizeof(float) : 0;
+    call.gates = end;
+    if (wide) return call;
     room.bytes = (end + 1023) / 1024 * 1024;
     call.stages = (DR_BLOCK_SHARED - beside - 1024) / room.bytes;
     if (call.stages > DR_SCAN_MOST_STAGES) call.stages = DR_SCAN_MOST_STAGES;
+    call.gates = call.stages * room.bytes, call.places = call.stages;
     return call;
+}
+
+static __host__ __device__ constexpr bool dr_scan_is_wide(int boxes) {
+    return boxes > 2;
 }
 
 /* Behind the stages: for each, the barrier that says it is filled and the one that says it is free. */
 static __host__ __device__ inline int dr_group_scan_bytes(const dr_group_scan_call &call) {
-    return call.stages * (call.call.room.bytes + 2 * (int)sizeof(uint64_t));
+    return call.gates + call.places * 2 * (int)sizeof(uint64_t);
 }
 
 /* Where one group computes, outputs leave by the copying warps, so that nothing of them stands between one chunk's products and
@@ -77,7 +89,7 @@ static __host__ __device__ inline int dr_leave_tile(const dr_group_scan_call &ca
 #ifdef DR_CUDA_WARPGROUPS
 
 static __device__ inline unsigned dr_group_filled(const dr_group_scan_call &call, unsigned shared, int stage) {
-    return shared + (unsigned)(call.stages * call.call.room.bytes + stage * 16);
+    return shared + (unsigned)(call.gates + stage * 16);
 }
 
 static __device__ inline unsigned dr_group_free(const dr_group_scan_call &call, unsigned shared, int stage) {
@@ -92,7 +104,7 @@ static __device__ inline char *dr_group_forget(char *shared) {
 /* Opens the barriers of a block in which so many groups compute, before any thread meets at one. */
 static __device__ inline void dr_group_open(const dr_group_scan_call &call, unsigned shared, int busy, bool leaves = false) {
     if (threadIdx.x == 0) {
-        for (int i = 0; i < call.stages; i++) {
+        for (int i = 0; i < call.places; i++) {
             dr_gate_open(dr_group_filled(call, shared, i), 128);
             dr_gate_open(dr_group_free(call, shared, i), 128 * busy);
         }
@@ -238,16 +250,22 @@ static __device__ inline dr_group_tiles dr_group_open_tiles(const dr_group_scan_
     return x;
 }
 
-/* queries: rows of the tile of Q~, 0: there is none, nor P'; value_rows: of the tile of values that are not in pairs. */
-template <int boxes, int queries, int reading, int value_rows>
+/* Tiles as wide as keys. queries: rows of the tile of Q~, 0: there is none, nor P'. */
+template <int boxes, int queries, int reading>
 static __device__ inline void dr_group_fill_tiles(const dr_group_scan_call &group_call, dr_group_tiles &x, unsigned stage) {
     const dr_scan_room &room = group_call.call.room;
-    const int thread = (int)threadIdx.x;
     const unsigned to = stage + x.mine;
-    dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
     if (reading != DR_SCAN_BLIND) dr_group_fill<boxes>(x.reader, to + (unsigned)room.reader, 64, x.keys_there[0]);
-    if (queries) dr_group_fill<1>(x.score, to + (unsigned)room.score, queries);
+    dr_group_fill<boxes>(x.exit, to + (unsigned)room.exit, 64);
     if (queries) dr_group_fill<boxes>(x.query, to + (unsigned)room.query, queries, x.keys_there[1]);
+}
+
+/* The others. value_rows: of the tile of values that are not in pairs. */
+template <int boxes, int queries, int reading, int value_rows>
+static __device__ inline void dr_group_fill_rest(const dr_group_scan_call &group_call, dr_group_tiles &x, unsigned stage) {
+    const dr_scan_room &room = group_call.call.room;
+    const int thread = (int)threadIdx.x;
+    if (queries) dr_group_fill<1>(x.score, stage + x.mine + (unsigned)room.score, queries);
     DR_UNROLL (g, 2) {
         const unsigned value = stage + x.value_mine + (unsigned)(room.value + g * 64 * 64 * 2);
         if (!x.values[g].at) continue;
@@ -271,6 +289,17 @@ static __device__ inline void dr_group_tell(const dr_group_scan_call &group_call
     dr_shared_fence();
     dr_gate_arrive(dr_group_filled(group_call, shared, told.stage));
     dr_group_next(told, group_call.stages);
+}
+
+/* Of wide keys what the thread has asked for so far fills a stage, or the one place for the rest of a chunk: says so when it
+ * has come, without waiting for it; `whole` chunks are nothing but asynchronous copies. */
+static __device__ inline void dr_group_tell_soon(const dr_group_scan_call &group_call, unsigned shared, int stage, bool whole) {
+    const unsigned filled = dr_group_filled(group_call, shared, stage);
+    if (whole) return dr_gate_arrive_copied(filled);
+    dr_copy_commit();
+    dr_copy_wait<0>();
+    dr_shared_fence();
+    dr_gate_arrive(filled);
 }
 
 /* What a copying thread knows of the outputs: chunks of which they have left, where its part of the next ones goes, eight
@@ -332,11 +361,12 @@ template <typename T, int boxes, int queries, int reading, bool single>
 static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call, char *shared, const dr_scan_place &place,
                                             const int (&columns)[2]) {
     constexpr int width = boxes * 64;
+    constexpr bool wide = dr_scan_is_wide(boxes);
     const dr_scan_call &call = group_call.call;
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const dr_cuda_chunk_tensors &tensors = call.tensors;
-    const bool gated = rows.input[DR_INPUT_WRITE_GATE].at != NULL;
+    const bool gated = !wide && rows.input[DR_INPUT_WRITE_GATE].at != NULL;
     shared = dr_group_forget(shared);
     const unsigned gates = dr_shared_address(shared);
     const int64_t last = dr_sequence_begin(plan, tensors.cu, place.sequence + 1);
@@ -370,30 +400,46 @@ static __device__ inline void dr_group_copy(const dr_group_scan_call &group_call
                 if (columns[g] >= 0) dr_scan_load_values<T>(x, now, input, tile + g * 64 * 64 * 2);
             }
         };
-        if (tiles.whole && now.tokens == plan.chunk) {
-            dr_group_fill_tiles<boxes, queries, reading, 64>(group_call, tiles, gates + (unsigned)(at.stage * call.room.bytes));
+        const bool whole = tiles.whole && now.tokens == plan.chunk;
+        const unsigned stage = gates + (unsigned)(at.stage * call.room.bytes);
+        if (whole) {
+            dr_group_fill_tiles<boxes, queries, reading>(group_call, tiles, stage);
         } else {
             dr_scan_load_reader<T, width>(x, now, block);
-            dr_scan_load_factors(x, block);
-            dr_scan_load_writers<T, width>(x, block);
-            if (reading == DR_SCAN_SUMS) dr_group_load_lambda(group_call, x.shared, now, place.head);
+            dr_scan_load_exit<T, width>(x, block);
             if (queries) dr_scan_load_queries<T, width>(x, now, block);
+        }
+        if constexpr (wide) {
+            dr_group_tell_soon(group_call, gates, at.stage, whole);
+            dr_gate_wait(dr_group_free(group_call, gates, group_call.stages), (unsigned)(chunk - place.begin + 1) % 2);
+            x.shared = shared;
+        }
+        if (whole) {
+            dr_group_fill_rest<boxes, queries, reading, 64>(group_call, tiles, wide ? gates : stage);
+        } else {
+            dr_scan_load_factors(x, block);
+            if (queries) dr_scan_load_scores<T>(x, block);
+            if (reading == DR_SCAN_SUMS) dr_group_load_lambda(group_call, x.shared, now, place.head);
             load(DR_INPUT_VALUE, call.room.value);
         }
         if (gated) load(DR_INPUT_WRITE_GATE, group_call.gate);
-        dr_copy_commit();
+        if constexpr (wide)
+            dr_group_tell_soon(group_call, gates, group_call.stages, whole);
+        else
+            dr_copy_commit();
         if (single) /* of chunks that have left their stage */
             while (leave.done <= chunk - place.begin - group_call.stages)
                 dr_leave_chunk<T, queries>(group_call, place, leave, first, last, shared);
-        if (group_call.stages == 2)
+        if (!wide && group_call.stages == 2)
             dr_group_tell<0>(group_call, gates, told);
-        else if (chunk > place.begin)
+        else if (!wide && chunk > place.begin)
             dr_group_tell<1>(group_call, gates, told);
         dr_group_next(at, group_call.stages);
         now.first += plan.chunk;
         block += plan.value_heads;
     }
-    if (group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
+    if (wide) dr_copy_commit(), dr_copy_wait<0>();
+    if (!wide && group_call.stages > 2 && place.end > place.begin) dr_group_tell<0>(group_call, gates, told);
     if (single)
         while (leave.done < place.end - place.begin) dr_leave_chunk<T, queries>(group_call, place, leave, first, last, shared);
     if (single && tensors.made) dr_beside_close();

@@ -1,4 +1,4 @@
-/* The scan (scan.cuh) for sm_90a, 16-bit types and K up to 128: the same transposes in the same registers, but the products are
+/* The scan (scan.cuh) for sm_90a and 16-bit types: the same transposes in the same registers, but the products are
  * those of warp groups, whose operand B comes from shared memory by itself.
  *
  *     four warps     copy: tiles of the chunks ahead, two or more stages of shared memory (scan_stages.cuh)
@@ -7,7 +7,10 @@
  * In a chunk U = S R~ and Q~ S are asked for at once. While they are under way the state decays, and rows are made ready, so
  * that little stands between U and X^T Y, which goes before P' Y, which nothing waits for. Where a key and lambda times a query
  * are read, Q~ S goes first and joins what the rows write while U is under way. Outputs of one group leave by the copying
- * warps. */
+ * warps.
+ *
+ * Of wide keys, K = 256, the state takes 128 registers of a thread. Then S becomes an operand 64 channels at a time, and again
+ * for Q~ S when U is done with, so that U, O and the whole of that operand are never there at once (dr_group_pieces). */
 #ifndef DR_CUDA_SCAN_WARPGROUPS_CUH
 #define DR_CUDA_SCAN_WARPGROUPS_CUH
 
@@ -24,6 +27,38 @@ static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsig
 #pragma unroll
     for (int k = 0; k < steps; k++)
         dr_group_multiply<along>(T(), c, a[k], dr_group_forward(b, along ? k % 4 * 32 + k / 4 * box : k * 2048), add || k > 0);
+}
+
+/* The same where C and B have 256 columns. */
+template <typename T, bool along, int steps>
+static __device__ inline void dr_group_chain(float (&c)[32][4], const unsigned (&a)[steps][4], unsigned tile, unsigned box,
+                                             bool add) {
+    static_assert(!along, "columns of B lie in boxes side by side");
+    dr_group_chain<T, false>((float(&)[16][4])c[0], a, tile, box, add);
+    dr_group_chain<T, false>((float(&)[16][4])c[16], a, tile + 2 * box, box, add);
+}
+
+/* Of a state the accumulators of 32 channels, a piece. */
+template <int tiles> static __device__ inline float (&dr_group_piece(float (&s)[tiles][4], int piece))[4][4] {
+    return (float(&)[4][4])s[piece * 4];
+}
+
+/* C (+)= A B for an operand A of so many boxes of channels, B's columns being rows of a tile: 32 channels at a time, of which
+ * make(piece, a) makes the operand while the products of the piece before are under way, and use(piece, a) reads it then. */
+template <typename T, int boxes, typename F, typename G>
+static __device__ inline void dr_group_pieces(float (&c)[8][4], unsigned tile, bool add, F make, G use) {
+    unsigned a[2][2][4];
+#pragma unroll
+    for (int piece = 0; piece < 2 * boxes; piece++) {
+        unsigned(&operand)[2][4] = a[piece % 2];
+        if (piece > 0) dr_group_wait<1>();
+        make(piece, operand);
+        dr_group_settle(operand);
+        dr_group_begin();
+        dr_group_chain<T, true>(c, operand, tile + (unsigned)(piece / 2 * 8192 + piece % 2 * 64), 8192, add || piece > 0);
+        dr_group_commit();
+        use(piece, operand);
+    }
 }
 
 /* The warp's columns of a tile of V as accumulators of the transpose, two numbers in each register (dr_load_transposed): asked
@@ -173,21 +208,78 @@ static __device__ inline void dr_group_exchange(unsigned (&x)[4]) {
         }
 }
 
-/* The warp's columns of the state before the chunk, [V][K], from its operands: 16 bytes a lane. */
-template <typename T, int steps>
+/* The warp's columns of the state before the chunk, [V][width], from its operands, or from those of the channels from `first`
+ * on: 16 bytes a lane. */
+template <typename T, int steps, int width = steps * 16>
 static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_scan_place &place, int64_t block,
-                                            const unsigned (&a)[steps][4]) {
+                                            const unsigned (&a)[steps][4], int first = 0) {
     const dr_cuda_chunk_plan &plan = call.plan;
     const int lane = (int)(threadIdx.x % 32), column = place.columns + dr_scan_warp() * 16 + lane / 4;
-    T *to = (T *)call.saved + (block * plan.value_width + column) * (steps * 16) + lane % 4 * 8;
+    T *to = (T *)call.saved + (block * plan.value_width + column) * width + first + lane % 4 * 8;
 #pragma unroll
     for (int k = 0; k < steps; k += 2)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             unsigned x[4] = {a[k][i], a[k][i + 2], a[k + 1][i], a[k + 1][i + 2]};
             dr_group_exchange(x);
-            *(uint4 *)(to + i * 8 * steps * 16 + k * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+            *(uint4 *)(to + i * 8 * width + k * 16) = make_uint4(x[0], x[1], x[2], x[3]);
         }
+}
+
+/* O^T times the factors of its rows. */
+template <int rows> static __device__ inline void dr_group_scale_output(const dr_cuda_factors &factors, float (&o)[rows][4]) {
+#pragma unroll
+    for (int n = 0; n < rows; n++) {
+        const float2 query = dr_column_pair(factors.query, n);
+        o[n][0] *= query.x, o[n][1] *= query.y, o[n][2] *= query.x, o[n][3] *= query.y;
+    }
+}
+
+/* A chunk of wide keys: S^T and O^T. stage, value: of tiles of keys, and of this group's values; columns: shared memory, whose
+ * place for the rest of a chunk is filled in `turn`. */
+template <typename T, int boxes, bool channel>
+static __device__ inline void dr_group_take_wide(const dr_group_scan_call &group_call, const dr_scan_place &place,
+                                                 const char *shared, unsigned base, unsigned stage, unsigned value,
+                                                 unsigned turn, int64_t block, float (&s)[boxes * 8][4], float (&o)[8][4]) {
+    const dr_scan_call &call = group_call.call;
+    const dr_scan_room &room = call.room;
+    const dr_cuda_factors &factors = *(const dr_cuda_factors *)(shared + room.factors);
+    const float *keep = (const float *)(shared + room.keep);
+    unsigned y[4][4];
+    /* unrolled, the first operand would be kept for the second use */
+#pragma unroll 1
+    for (int outputs = 0; outputs < 2; outputs++) {
+        dr_group_settle(s);
+        const auto take = [&](int piece, unsigned(&a)[2][4]) {
+            dr_group_state<T>(dr_group_piece(s, piece), a);
+            if (outputs) dr_group_decay<4, channel>(keep + (channel ? piece * 32 : 0), dr_group_piece(s, piece));
+        };
+        const auto save = [&](int piece, const unsigned(&a)[2][4]) {
+            if (call.saved && !outputs) dr_group_save<T, 2, boxes * 64>(call, place, block, a, piece * 32);
+        };
+        dr_group_pieces<T, boxes>(o, stage + (unsigned)(outputs ? room.query : room.reader), false, take, save);
+        if (outputs) break;
+        unsigned v[4][4];
+        dr_gate_wait(dr_group_filled(group_call, base, group_call.stages), turn);
+        dr_shared_fence();
+        dr_group_values<T>(false, 0xffffffffu, value, v);
+        dr_group_wait<0>();
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            dr_group_update<T, true>(dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false), o[n],
+                                     &y[n / 2][n % 2 * 2]);
+    }
+    dr_group_settle(s), dr_group_settle(y);
+    dr_group_begin();
+    dr_group_chain<T, false>(s, y, stage + (unsigned)room.exit, 8192, true);
+    dr_group_commit();
+    dr_group_wait<1>();
+    dr_group_scale_output(factors, o);
+    dr_group_settle(o);
+    dr_group_begin();
+    dr_group_chain<T, true>(o, y, base + (unsigned)room.score, 0, true);
+    dr_group_commit();
+    dr_group_wait<0>();
 }
 
 /* queries: columns of O^T, 32 or 64, or 0 where what parts do to a state is wanted, without outputs; trim: of dr_scan_trim. */
@@ -195,7 +287,7 @@ template <typename T, int boxes, int groups, int queries, int reading, bool chan
 static __device__ inline void dr_group_compute(const dr_group_scan_call &group_call, char *shared, int group, unsigned columns,
                                                unsigned rest, int trim) {
     constexpr int tiles = boxes * 8, steps = tiles / 2, rows = queries ? queries / 8 : 8;
-    constexpr bool reads = reading != DR_SCAN_BLIND, sums = reading == DR_SCAN_SUMS;
+    constexpr bool reads = reading != DR_SCAN_BLIND, sums = reading == DR_SCAN_SUMS, wide = dr_scan_is_wide(boxes);
     /* what registers hold while products are under way: numbers of rows made ahead, eighths; decays of each channel */
     constexpr int ahead = queries ? groups == 1 && !channel ? 4 : 0 : channel ? 4 : 8;
     constexpr bool decays_ahead = queries && groups == 2 && channel;
@@ -221,61 +313,67 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
         const char *stage = shared + at.stage * call.room.bytes;
         /* told once, before the loop, the compiler forgets it */
         const unsigned tile = (unsigned)dr_same_in_warp((int)gates + at.stage * call.room.bytes);
-        const unsigned value = tile + (unsigned)(call.room.value + group * 64 * 64 * 2);
-        const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + call.room.factors);
-        const float *lambda = (const float *)(stage + group_call.lambda);
-        unsigned a[steps][4], v[4][4], y[4][4];
-        float u[8][4], o[rows][4];
-        dr_group_rows ready[8];
+        const unsigned value = (wide ? gates : tile) + (unsigned)(call.room.value + group * 64 * 64 * 2);
+        float o[rows][4];
         dr_gate_wait(dr_group_filled(group_call, gates, at.stage), at.turn);
-        const float *keep = (const float *)(stage + call.room.keep);
-        dr_group_state<T, tiles>(s, a);
-        if (decays_ahead) dr_group_decay<tiles, channel>(keep, s);
-        dr_group_settle(s);
-        dr_group_begin();
-        if (sums) dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false), dr_group_commit();
-        if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
-        if (queries && !sums)
-            dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false), dr_group_commit();
-        if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
-        dr_group_settle(s);
-        if (!decays_ahead) dr_group_decay<tiles, channel>(keep, s);
-        dr_group_values<T>(place.unit, there, value, v);
-        const bool gates_now = !sums && gated && !place.unit;
-        const auto make = [&](int n) {
-            dr_group_rows made = dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false);
-            if constexpr (sums) dr_group_join(made, dr_column_pair(lambda, n), o[n]);
-            return made;
-        };
-        if (sums) dr_group_wait<1>();
-        if (!gates_now)
+        if constexpr (wide) {
+            dr_shared_fence();
+            dr_group_take_wide<T, boxes, channel>(group_call, place, shared, gates, tile, value,
+                                                  (unsigned)(chunk - place.begin) % 2, block, s, o);
+        } else {
+            const dr_cuda_factors &factors = *(const dr_cuda_factors *)(stage + call.room.factors);
+            const float *lambda = (const float *)(stage + group_call.lambda);
+            unsigned a[steps][4], v[4][4], y[4][4];
+            float u[8][4];
+            dr_group_rows ready[8];
+            const float *keep = (const float *)(stage + call.room.keep);
+            dr_group_state<T, tiles>(s, a);
+            if (decays_ahead) dr_group_decay<tiles, channel>(keep, s);
+            dr_group_settle(s);
+            dr_group_begin();
+            if (sums) dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, 8192, false), dr_group_commit();
+            if (reads) dr_group_chain<T, true>(u, a, tile + (unsigned)call.room.reader, 8192, false), dr_group_commit();
+            if (queries && !sums)
+                dr_group_chain<T, true>(o, a, tile + (unsigned)call.room.query, plan.query_rows * 128, false),
+                    dr_group_commit();
+            if (queries && call.saved) dr_group_save<T, steps>(call, place, block, a);
+            dr_group_settle(s);
+            if (!decays_ahead) dr_group_decay<tiles, channel>(keep, s);
+            dr_group_values<T>(place.unit, there, value, v);
+            const bool gates_now = !sums && gated && !place.unit;
+            const auto make = [&](int n) {
+                dr_group_rows made = dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false);
+                if constexpr (sums) dr_group_join(made, dr_column_pair(lambda, n), o[n]);
+                return made;
+            };
+            if (sums) dr_group_wait<1>();
+            if (!gates_now)
 #pragma unroll
-            for (int n = 0; n < ahead; n++) ready[n] = make(n);
-        if (reads) dr_group_wait<queries && !sums ? 1 : 0>();
-        if (gates_now)
-            dr_group_update_gated<T, reads>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v, u,
-                                            y);
-        else
+                for (int n = 0; n < ahead; n++) ready[n] = make(n);
+            if (reads) dr_group_wait<queries && !sums ? 1 : 0>();
+            if (gates_now)
+                dr_group_update_gated<T, reads>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v,
+                                                u, y);
+            else
 #pragma unroll
-            for (int n = 0; n < 8; n++) dr_group_update<T, reads>(n < ahead ? ready[n] : make(n), u[n], &y[n / 2][n % 2 * 2]);
-        if (queries) {
-            dr_group_wait<0>();
-#pragma unroll
-            for (int n = 0; n < rows; n++) {
-                const float2 query = dr_column_pair(factors.query, n);
-                o[n][0] *= query.x, o[n][1] *= query.y, o[n][2] *= query.x, o[n][3] *= query.y;
+                for (int n = 0; n < 8; n++)
+                    dr_group_update<T, reads>(n < ahead ? ready[n] : make(n), u[n], &y[n / 2][n % 2 * 2]);
+            if (queries) {
+                dr_group_wait<0>();
+                dr_group_scale_output(factors, o);
             }
+            dr_group_begin();
+            dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
+            if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
+            dr_group_commit();
+            dr_group_wait<0>();
         }
-        dr_group_begin();
-        dr_group_chain<T, false>(s, y, tile + (unsigned)call.room.exit, 8192, true);
-        if (queries) dr_group_chain<T, true>(o, y, tile + (unsigned)call.room.score, 0, true);
-        dr_group_commit();
-        dr_group_wait<0>();
         if (queries && groups > 1) {
             const int64_t left = end - token;
             dr_group_put_output<T, rows>(call, place, value, shared, token, left < plan.chunk ? (int)left : plan.chunk, o);
         }
         dr_gate_arrive(dr_group_free(group_call, gates, at.stage));
+        if (wide) dr_gate_arrive(dr_group_free(group_call, gates, group_call.stages));
         if (queries && groups == 1) {
             const unsigned leave = gates + (unsigned)dr_group_scan_bytes(group_call);
             dr_gate_wait(leave + DR_LEAVE_TAKEN, taken);
@@ -332,11 +430,11 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
     if (busy == 0) return;
     dr_group_open(group_call, dr_shared_address(shared), busy, groups == 1);
     if (threadIdx.x < 128) {
-        if (groups == 2) dr_registers_give<56>();
+        if (groups == 2) dr_registers_give<dr_scan_is_wide(boxes) ? 40 : 56>();
         dr_group_copy<T, boxes, queries, reading, groups == 1>(group_call, shared,
                                                                dr_scan_find_trimmed(call, first, rest, trim), columns);
     } else {
-        if (groups == 2) dr_registers_take<224>();
+        if (groups == 2) dr_registers_take<dr_scan_is_wide(boxes) ? 232 : 224>();
         const unsigned g = threadIdx.x / 128 - 1;
         if (first + g < all)
             dr_group_compute<T, boxes, groups, queries, reading, channel>(group_call, shared, (int)g, first + g, rest, trim);

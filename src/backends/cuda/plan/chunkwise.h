@@ -74,7 +74,7 @@ typedef struct {
     bool scan_inside;   /* prepare and the backward's keys make the diagonal scan on their way (dr_cuda_diagonal_inside) */
     bool halves;        /* A goes to the backward as two tiles of T, a high and a low part, else as floats */
     bool hopper;        /* the kernels for sm_90a run */
-    bool warpgroups;    /* the scan is that of sm_90a's warp groups */
+    bool warpgroups;    /* the scan is that of sm_90a's warp groups; K of up to 128 */
     int32_t processors; /* streaming multiprocessors, at most DR_CUDA_MOST_PROCESSORS */
     bool forgets;       /* forget of the recurrence is not 0 */
     float forgotten;    /* its logarithm: the sum of log decays at which a state is taken as gone. 2^-20 is a 2048th of what
@@ -93,6 +93,13 @@ typedef struct {
     dr_cuda_early early;
     dr_cuda_beside beside;
 } dr_cuda_chunk_plan;
+
+/* Whether the scan is that of warp groups of 256 key channels, too, but for first passes over parts. */
+static inline bool dr_cuda_scan_wide(const dr_cuda_chunk_plan *plan) {
+    const dr_values values = plan->rows.row[0].values;
+    return plan->halves && plan->key_width == 256 && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->reads &&
+           (values == DR_VALUES_PLAIN || values == DR_VALUES_GAINED);
+}
 
 /* Whether rows read a tensor that is not what they write, nor made of it. */
 static inline bool dr_cuda_reads_apart(const dr_cuda_chunk_plan *plan) {
