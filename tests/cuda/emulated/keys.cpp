@@ -12,7 +12,8 @@
  * with chunks that are mild, and some of which 64 channels are not (chunkwise/mild.cuh); and what mild chunks leave is near
  * what the longer way makes of the same numbers.
  *
- * With the diagonal scan K is 64: with 128, two thread blocks of a cluster store to one another's memory. */
+ * With the diagonal scan K is 64: with 128, two thread blocks wait for one another's numbers, and here they run one after
+ * another. */
 #include "block.h"
 
 #include "backends/cuda/backward/keys_channel.cu"

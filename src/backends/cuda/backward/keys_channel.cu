@@ -555,10 +555,6 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
     keys_room room = lay_room(sizeof(T), true);
     if (!reads || (!(form & MADE) && (form & LEAN ? !(form & GATED) : rule.tied))) room.read = room.write;
     const keys_rows k = lay_rows(shared, room);
-    if constexpr (blocks > 1) {
-        const scan_dots &dots = scan_dots_of(shared, room);
-        dr_cluster_open(dr_shared_address(&dots.come), sizeof dots.dot / 2);
-    }
     const unsigned thread = threadIdx.x;
     const int row = product_block<T>() * 16, side = product_column<T>();
     if (thread < 64) { /* the first copies of all: in registers they would be waited for, or spilled */
@@ -584,7 +580,6 @@ static __device__ inline void make_keys(const dr_cuda_backward_call &call, const
         const int place = column % 128 ? room.ahead : 0, next = column + 128;
         const unsigned at = base + (unsigned)place;
         if (column == 0) { /* while the first tiles are under way */
-            if constexpr (blocks > 1) dr_cluster_join();
             if (!lean && thread / LEADS == 64 / LEADS + 1) {
                 const int i = (int)(thread % LEADS);
                 put_lead<T>(plan.rows, x, first, (dr_input)rule.input[i], k.leads + i);
@@ -669,7 +664,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 1 : 2)
 /* With the backward of the diagonal scan: chunks from the last on, of equal sequences all in turn. LEAN provides for these
  * only: to ask whether sequences are packed costs pkda 3%. */
 template <typename T, int form, int blocks>
-static __global__ void DR_CLUSTER_OF(blocks) __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, 2)
     keys_channel_made(const __grid_constant__ dr_cuda_backward_call call, const __grid_constant__ keys_rule rule) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const dr_cuda_chunk_plan &plan = call.plan;

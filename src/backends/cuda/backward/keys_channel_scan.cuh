@@ -2,14 +2,14 @@
  * (diagonal_rows_back.cuh): a warp takes its eight rows, a lane its two channels, and so neither gradients of w nor what keys
  * get beside the scan go through memory.
  *
- * The thread blocks of a chunk, one for 64 channels, are a cluster and settle w's gradients together, since w . d_w is a sum
- * over all channels; gradients of log decays and queries leave meanwhile. Each has a chain of its own over the chunks of a
- * sequence, from the last on, and waits for thread blocks of lower index only. */
+ * The thread blocks of a chunk, one for 64 channels, settle w's gradients together, since w . d_w is a sum over all channels:
+ * each tells the other its part (told.cuh); gradients of log decays and queries leave meanwhile. Each has a chain of its own
+ * over the chunks of a sequence, from the last on. It waits for thread blocks of lower index, and for the other one of its
+ * chunk, which is a neighbour. */
 #ifndef DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 #define DR_CUDA_KEYS_CHANNEL_SCAN_CUH
 
 #include "backends/cuda/backward/keys_channel_mild.cuh"
-#include "backends/cuda/device/cluster.cuh"
 #include "backends/cuda/diagonal/diagonal_rows_back.cuh"
 
 /* A warp's part of the tile of write keys, once it has read them. */
@@ -56,11 +56,9 @@ static __device__ inline float scan_factor(const keys_rows &k, int warp) {
     return scan_numbers(k)[warp * HALF + HALF - 1].head;
 }
 
-/* Behind all else in shared memory: w . d_w and w . w of every row over each thread block's channels, and the barrier that
- * counts what comes from the other one. */
+/* Behind all else in shared memory: w . d_w and w . w of every row over the thread block's channels. */
 typedef struct {
-    float dot[2][2][64];
-    uint64_t come;
+    float of[2][64];
 } scan_dots;
 
 static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &room) {
@@ -69,26 +67,39 @@ static __device__ inline scan_dots &scan_dots_of(char *shared, const keys_room &
 
 /* ---- w's gradients ------------------------------------------------------------------------------------------------------- */
 
-/* Sums over the warp of two numbers a row, of the thread block's channels, for all. */
+/* Where the block of 64 channels tells the other one its sums of the row, and, 64 numbers on, its squares. */
+static __device__ inline float *scan_told(const dr_cuda_backward_call &call, const dr_row_block &x, int block, int row) {
+    return call.diagonal.dots + (x.block * 2 + block) * 128 + row;
+}
+
+/* Sums over the warp of two numbers a row, of the thread block's channels, for all and for the other block. */
 template <int blocks>
-static __device__ inline void share_dots(char *shared, const keys_room &room, int own, int start, float (&dot)[HALF],
-                                         float (&square)[HALF]) {
-    const int lane = (int)(threadIdx.x % 32);
-    scan_dots &dots = scan_dots_of(shared, room);
+static __device__ inline void share_dots(const dr_cuda_backward_call &call, const dr_row_block &x, char *shared,
+                                         const keys_room &room, int own, int start, float (&dot)[HALF], float (&square)[HALF]) {
+    const int lane = (int)(threadIdx.x % 32), row = start + lane / 4;
     dr_warp_sums<HALF>(dot);
     dr_warp_sums<HALF>(square);
     const float mine = lane % 2 ? square[0] : dot[0];
-    float *at = &dots.dot[own][lane % 2][start + lane / 4];
-    if (lane % 4 < 2) *at = mine;
-    if constexpr (blocks > 1)
-        if (lane % 4 >= 2) dr_cluster_put(dr_shared_address(at), dr_shared_address(&dots.come), (unsigned)own ^ 1, mine);
+    if (lane % 4 < 2)
+        scan_dots_of(shared, room).of[lane % 2][row] = mine;
+    else if constexpr (blocks > 1)
+        dr_tell(scan_told(call, x, own, row) + lane % 2 * 64, mine);
 }
 
-/* How often w is to be added to its gradient so that their product is `target` (dr_settle_by). */
-template <int blocks> static __device__ inline float settle_row(const scan_dots &dots, int row, float target) {
-    float dot = dots.dot[0][0][row], square = dots.dot[0][1][row];
-    if constexpr (blocks > 1) dot += dots.dot[1][0][row], square += dots.dot[1][1][row];
-    return dr_settle_by(target, dot, square);
+/* What the other block tells of a row by now; 0 where there is none. */
+template <int blocks>
+static __device__ inline float2 hear_dots(const dr_cuda_backward_call &call, const dr_row_block &x, int own, int row) {
+    if constexpr (blocks == 1) return make_float2(0, 0);
+    const float *from = scan_told(call, x, own ^ 1, row);
+    return make_float2(dr_hear(from), dr_hear(from + 64));
+}
+
+/* How often w is to be added to its gradient so that their product is `target` (dr_settle_by). heard: by now. */
+template <int blocks>
+static __device__ inline float settle_row(const dr_cuda_backward_call &call, const dr_row_block &x, const scan_dots &dots,
+                                          int own, int row, float target, float2 heard) {
+    while (!dr_is_told(heard.x) || !dr_is_told(heard.y)) heard = hear_dots<blocks>(call, x, own, row);
+    return dr_settle_by(target, dots.of[0][row] + heard.x, dots.of[1][row] + heard.y);
 }
 
 /* Where what the centre gets from 64 channels of the chunk is to lie. */
@@ -151,7 +162,7 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
     float2 entry = *(const float2 *)(call.chunk.scan.entry + x.block * rows.key_size + first + d);
     const dr_scan_squash squash = dr_scan_squash_of(rows, dr_input_scalar(rows, DR_INPUT_SCAN_CENTRE, 0, 0, x.head));
     const float target = lane < HALF ? call.back.write_dot[x.block * 64 + start + lane] : 0;
-    share_dots<blocks>(shared, room, first / 64, start, r.dot, r.square);
+    share_dots<blocks>(call, x, shared, room, first / 64, start, r.dot, r.square);
 
     /* A */
     unsigned key[HALF];
@@ -169,14 +180,15 @@ static __device__ inline void finish_made(const dr_cuda_backward_call &call, con
         peeked = dr_chain_peek(rows, call.chain, chain);
         given = chain.behind == 0;
     }
+    float2 heard = make_float2(0, 0);
+    if (lane < HALF) heard = hear_dots<blocks>(call, x, first / 64, start + lane);
     give_decays<form>(rows, x, shared + room.alpha, k, first, r.decays);
     store_tile<T, form>(rows, x, shared + room.query, k.leads, LEADS_QUERY, first);
 
     /* its gradient from zero */
     float2 d_key[HALF];
     const scan_dots &dots = scan_dots_of(shared, room);
-    if constexpr (blocks > 1) dr_cluster_await(dr_shared_address(&dots.come));
-    if (lane < HALF) share.more[lane] = settle_row<blocks>(dots, start + lane, target);
+    if (lane < HALF) share.more[lane] = settle_row<blocks>(call, x, dots, first / 64, start + lane, target, heard);
     __syncwarp();
     DR_UNROLL (i, HALF) d_key[i] = beside_pair(shared, room, start + i);
     scan_keys<T, form>(shared, room, key);

@@ -22,8 +22,12 @@ typedef struct {
 /* What the rows' backward leaves for the scan's, [tokens][H][K] float, sums over the value heads of a key head; and what the
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
-    float *key, *query;                      /* gradients of the inputs as far as they do not come through the scan; query NULL:
-                                                its gradient is complete and where it belongs */
+    float *key;
+    union {
+        float *query; /* gradients of the inputs key and query as far as they do not come through the scan; NULL: the query's is
+                         complete and where it belongs */
+        float *dots; /* of stages inside: what the two blocks of a chunk with K of 128 tell one another, [slots][H][2][2][64] */
+    };
     float *squashed, *morrison, *read_query; /* of what the scan made */
     union {
         float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */
@@ -54,6 +58,7 @@ bool dr_cuda_diagonal_rows_back(const dr_cuda_chunk_plan *plan);
 /* The tensors that rows.h names, which the scan fills: sets plan->rows.input[DR_SOURCE_SQUASHED].at .. key_dot. A forward that
  * a backward follows saves them. */
 void dr_cuda_diagonal_lay_made(dr_cuda_chunk_plan *plan, dr_arena *arena);
+size_t dr_cuda_diagonal_dots_bytes(const dr_cuda_chunk_plan *plan); /* of theirs */
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients);
 
 /* cu: as dr_cuda_chunk_tensors has it. */

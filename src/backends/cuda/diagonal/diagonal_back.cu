@@ -1,6 +1,11 @@
 /* The diagonal scan's backward (diagonal.h), from the gradients that the rows' backward leaves: memory, kernels, launches. */
 #include "backends/cuda/diagonal/diagonal.cuh"
 
+size_t dr_cuda_diagonal_dots_bytes(const dr_cuda_chunk_plan *plan) {
+    const size_t chunks = (size_t)plan->slots * (size_t)plan->key_heads;
+    return dr_cuda_diagonal_inside_back(plan) && plan->key_width > 64 ? chunks * 2 * 128 * sizeof(float) : 0;
+}
+
 void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *arena, dr_cuda_diagonal_gradients *gradients) {
     *gradients = dr_cuda_diagonal_gradients{};
     if (!plan->rows.diagonal_scan) return;
@@ -13,6 +18,8 @@ void dr_cuda_diagonal_lay_gradients(const dr_cuda_chunk_plan *plan, dr_arena *ar
     gradients->exit = (float *)dr_arena_take(arena, states);
     if (dr_cuda_diagonal_inside_back(plan)) {
         gradients->centre = (float *)dr_arena_take(arena, chunks * ((size_t)plan->key_width / 64) * sizeof(float));
+        if (dr_cuda_diagonal_dots_bytes(plan) > 0)
+            gradients->dots = (float *)dr_arena_take(arena, dr_cuda_diagonal_dots_bytes(plan));
         return;
     }
     if (dr_cuda_diagonal_rows_back(plan)) {
