@@ -5,7 +5,8 @@
  *
  * f is in G and M already, the factors from entry and to exit scale rows. With a decay of each channel: keys_channel.cu.
  *
- * One block of four warps; a warp owns 16 rows. */
+ * One block of four warps; a warp owns 16 rows. Of 16 bits on sm_90a the products with states are those of a warp group. */
+#include "backends/cuda/backward/group_tiles.cuh"
 #include "backends/cuda/backward/keys.cuh"
 #include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/launch.cuh"
@@ -296,6 +297,39 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     decay_sums<T>(call, x, shared, room, k, reader, read, far);
 }
 
+/* q += dO S, r += dY S and w += U dS' of the columns in the stages: those wanted, behind a barrier that each thread has passed
+ * dr_shared_fence before. They are there after end_states. */
+template <typename T>
+static __device__ inline void multiply_states(unsigned base, const keys_room &room, bool entry, bool reads, bool beyond,
+                                              float (&q)[8][4], float (&r)[8][4], float (&w)[8][4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (dr_groups_multiply<T>()) {
+        const auto add = [&](float(&c)[8][4], int a, int b) {
+            dr_group_settle(c);
+            dr_group_begin();
+            chain<T, false, false>(c, base + (unsigned)room.stage[a], base + (unsigned)room.stage[b], true);
+            dr_group_commit();
+        };
+        if (entry) add(q, 0, 3);
+        if (entry && reads) add(r, 1, 3);
+        if (beyond) add(w, 2, 4);
+        return;
+    }
+#endif
+    if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
+    if (entry && reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
+    if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+}
+
+template <typename T> static __device__ inline void end_states(float (&q)[8][4], float (&r)[8][4], float (&w)[8][4]) {
+#ifdef DR_CUDA_WARPGROUPS
+    if constexpr (dr_groups_multiply<T>()) {
+        dr_group_wait<0>();
+        dr_group_settle(q), dr_group_settle(r), dr_group_settle(w);
+    }
+#endif
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
     keys(const __grid_constant__ dr_cuda_backward_call call) {
@@ -330,19 +364,19 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 4 ? 1 : 3)
 #pragma unroll 1
     for (int column = 0; column < plan.value_width; column += 64) {
         dr_copy_wait<0>();
+        dr_shared_fence();
         __syncthreads();
-        dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
-        if (plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
-        dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+        multiply_states<T>(base, room, true, plan.reads, true, q, r, w);
         exit_part<T, 16>(rows, shared, room, narrow ? entry : NULL, narrow ? beyond : NULL, first, column, exit);
+        end_states<T>(q, r, w);
         if (narrow && (entry || beyond)) {
             __syncthreads();
             if (entry) dr_load_rest<T>(shared + room.stage[3], rows, entry, column, first);
             if (beyond) dr_load_rest<T>(shared + room.stage[4], rows, beyond, column, first);
+            dr_shared_fence();
             __syncthreads();
-            if (entry) dr_multiply_tiles<T, false>(q, base + room.stage[0], base + room.stage[3], 0, 4);
-            if (entry && plan.reads) dr_multiply_tiles<T, false>(r, base + room.stage[1], base + room.stage[3], 0, 4);
-            if (beyond) dr_multiply_tiles<T, false>(w, base + room.stage[2], base + room.stage[4], 0, 4);
+            multiply_states<T>(base, room, entry, plan.reads, beyond, q, r, w);
+            end_states<T>(q, r, w);
         }
         __syncthreads(); /* the stage is read */
         if (column + 64 < plan.value_width)
