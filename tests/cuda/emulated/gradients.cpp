@@ -11,11 +11,19 @@
  *     inputs, and memory around the tensors, are as they were
  *     other bytes in memory beforehand give the same results, and what is not written is not touched
  *     a bit of a key that is flipped makes a difference, so that the comparison can fail
- *     gradients of queries, keys and values are near those by plain loops in double */
+ *     gradients of queries, keys and values are near those by plain loops in double
+ *
+ * and of what wider heads come to instead, updates and keys, the same but for instances. */
 #include "block.h"
 
 #include "backends/cuda/backward/gradients.cu"
 #include "call.h"
+
+/* No call here has a decay of each channel. */
+extern "C" dr_status dr_cuda_backward_keys_channel(const dr_cuda_backward_call *, dr_cuda_stream) {
+    check(false, "the call has a decay of each channel");
+    return DR_OK;
+}
 
 /* ---- a call ------------------------------------------------------------------------------------------------------------- */
 
@@ -54,15 +62,31 @@ static void fill_prepared(setting *s) {
             __float2bfloat16_rn(uniform(s, 0.6f, 1.5f) * __bfloat162float(key[i]));
 }
 
-/* A call of two sequences without states, as engine.c makes it. */
-static void make_call(setting *s, const char *rule, int tokens, bool full) {
+/* Updates take decays of what is read from the factors of rows, too. */
+static void fade_reads(setting *s) {
+    const dr_cuda_chunk_plan &plan = s->call.plan;
+    const float *decays = (const float *)plan.rows.input[DR_INPUT_LOG_DECAY].at;
+    for (int64_t block = 0; block < plan.blocks; block++) {
+        const dr_row_block x = dr_row_block_of(plan, NULL, (unsigned)block);
+        float sum = 0;
+        for (int row = 0; row < x.rows; row++) {
+            sum += decays[(x.place.first + row) * HEADS + x.head];
+            s->call.chunk.factors[block].erase[row] *= expf(sum);
+        }
+    }
+}
+
+/* A call of two sequences without states, as engine.c makes it; apart: for updates and keys. */
+static void make_call(setting *s, const char *rule, int tokens, bool full, bool apart = false) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
     make_plan(s, dr_rule_find(rule), tokens, SIZE, plan);
     if (full) plan->rows.row[0].formula = DR_GAIN_ONE;
     s->reading = reading_of(plan);
+    if (apart) plan->warpgroups = false;
     lay_backward(s, call);
     fill_prepared(s);
+    if (apart) fade_reads(s);
     const size_t rows = (size_t)plan->blocks * 64, states = (size_t)plan->blocks * SIZE;
     keep_earlier(s, call->back.d_exit, states * SIZE * sizeof(T));
     keep_earlier(s, call->back.d_update, rows * SIZE * sizeof(T));
@@ -167,6 +191,24 @@ static void check_rule(const char *rule, int reading, int tokens, bool full = fa
     });
 }
 
+/* Updates and keys in the place of gradients. */
+static void check_apart(const char *rule, int tokens, bool full) {
+    check_case(rule, tokens, SIZE, [&] {
+        setting s = {};
+        make_call(&s, rule, tokens, full, true);
+        check(!dr_cuda_backward_fuses(&s.call.plan), "one kernel makes all gradients");
+        const auto run_both = [&](unsigned seed, bool late, unsigned char before) {
+            return run_kernel(&s, seed, late, before, [&] {
+                check(dr_cuda_backward_updates(&s.call, {}) == DR_OK, "updates fail");
+                return dr_cuda_backward_keys(&s.call, {});
+            });
+        };
+        check_orders(
+            run_both, [&] { check_against_loops(&s); },
+            (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE);
+    });
+}
+
 int main() {
     static const int tokens[] = {150, 128, 209};
     for (int count : tokens) {
@@ -175,5 +217,6 @@ int main() {
     }
     check_rule("gdn", READS_WRITTEN, 400);
     check_rule("gdn", READS_WRITTEN, 150, true);
+    for (bool full : {false, true}) check_apart("gdn", 150, full);
     return 0;
 }
