@@ -1,8 +1,10 @@
 /* The gradient of log decays where gates are saturated. There its true size is that of the decay, exp(-16) or exp(-60) of what
  * the other gradients have, so that any term which should cancel shows. Held against the reference in double, relative to the
  * size of what is held: the sums that reach A_log (d_log_decay log_decay over tokens and channels, for each head), and the
- * elements, those of each size of decay for themselves. The reference is held against derivatives in long double that know no
- * backward. What repeats a failing case is printed: a seed, which DELTARULE_SEED sets. */
+ * elements, those of each size of decay for themselves. Beside that size only what float32 costs a plain loop on the same
+ * numbers is allowed, without a factor: a gain that nearly erases what was written leaves differences of equal numbers. The
+ * reference is held against derivatives in long double that know no backward. What repeats a failing case is printed: a seed,
+ * which DELTARULE_SEED sets. */
 #include "base/cpu.h"
 #include "recurrence/trial.h"
 #include "statuses.h"
@@ -53,42 +55,114 @@ static result run(dr_backend *backend, const problem *p, dr_path path, int64_t c
 
 static double worst; /* error in units of what is allowed */
 
-/* least: below it, float32 has no digits left */
-static void assert_near(const char *name, const char *of, double error, double size, double tolerance) {
-    const double least = 1e-30, allowed = tolerance * size + least;
+/* Distances of what is held of one decay: sums by head, and elements by level. */
+enum { MOST_HEADS = 16 };
+typedef struct {
+    double sum[MOST_HEADS], near[LEVELS];
+} distances;
+
+/* apart: between two gradients. size: of the second; sums are measured by the sum of the terms' sizes: what A_log gets is their
+ * sum over all. */
+static void measure(const problem *p, dr_input input, const result *got, const result *want, distances *apart,
+                    distances *size) {
+    const dr_input_form form = dr_recurrence_input_form(&p->recurrence, input);
+    const double *g = p->input[input], *a = got->gradient[input], *b = want->gradient[input];
+    double of_got[MOST_HEADS] = {0}, of_want[MOST_HEADS] = {0};
+    assert_true(form.heads <= MOST_HEADS);
+    *apart = *size = (distances){0};
+    for (int64_t i = 0; i < p->input_count[input]; i++) {
+        const int64_t head = i / form.size % form.heads;
+        if (isinf(g[i])) continue;
+        const int level = level_of(g[i]);
+        of_got[head] += a[i] * g[i];
+        of_want[head] += b[i] * g[i];
+        size->sum[head] += fabs(b[i] * g[i]);
+        apart->near[level] += (a[i] - b[i]) * (a[i] - b[i]);
+        size->near[level] += b[i] * b[i];
+    }
+    for (int64_t head = 0; head < form.heads; head++) apart->sum[head] = fabs(of_got[head] - of_want[head]);
+    for (int level = 0; level < LEVELS; level++) {
+        apart->near[level] = sqrt(apart->near[level]);
+        size->near[level] = sqrt(size->near[level]);
+    }
+}
+
+/* What the reference says, and what float32 costs there: how far that moves where every number that an engine reads moves by at
+ * most half a unit in the last place, and how far off a plain loop in float32 is then. The worst of some draws, which are made
+ * once something is off by more than the tolerance. */
+typedef struct {
+    result want;
+    bool moved;
+    distances cost[DECAYS];
+} standard_of_decays;
+
+static void move_numbers(double *x, int64_t count, dr_random *random) {
+    for (int64_t i = 0; x && i < count; i++) x[i] *= 1 + uniform(random, -0x1p-24, 0x1p-24);
+}
+
+static void move_all(problem *p, dr_random *random) {
+    move_inputs(p, random);
+    for (int i = 0; i < DR_STATES; i++) {
+        move_numbers(p->initial[i], p->state_count[i], random);
+        move_numbers(p->d_final[i], p->state_count[i], random);
+    }
+    move_numbers(p->d_o, p->o_count, random);
+}
+
+static void raise_cost(const problem *p, standard_of_decays *s, const result *got, const result *want) {
+    for (int k = 0; k < DECAYS; k++) {
+        distances apart, size;
+        if (!p->input[decay_inputs[k]]) continue;
+        measure(p, decay_inputs[k], got, want, &apart, &size);
+        for (int i = 0; i < MOST_HEADS; i++) s->cost[k].sum[i] = fmax(s->cost[k].sum[i], apart.sum[i]);
+        for (int i = 0; i < LEVELS; i++) s->cost[k].near[i] = fmax(s->cost[k].near[i], apart.near[i]);
+    }
+}
+
+static void move(const problem *p, standard_of_decays *s) {
+    enum { DRAWS = 24 };
+    dr_random random = dr_random_start(seed(), 6);
+    for (int draw = 0; draw < DRAWS && !s->moved; draw++) {
+        fault what;
+        problem *near = problem_copy(p);
+        move_all(near, &random);
+        result exact = run(reference, near, DR_PATH_BEST, 0), plain;
+        if (!problem_run_plain(near, draw, &plain, &what)) fail_msg("%s", what.text);
+        raise_cost(p, s, &exact, &s->want);
+        raise_cost(p, s, &plain, &exact);
+        result_free(&exact), result_free(&plain);
+        problem_free(near);
+    }
+    s->moved = true;
+}
+
+/* least: below it, float32 has no digits left. cost: one of s. */
+static void assert_near(const char *name, const problem *p, standard_of_decays *s, const double *cost, const char *of,
+                        double error, double size, double tolerance) {
+    const double least = 1e-30, held_to = tolerance * size + least;
+    if (!(error <= held_to)) move(p, s);
+    const double allowed = held_to + *cost;
     if (!(error <= allowed))
-        fail_msg("seed %llu, %s: %s is off by %g of %g", (unsigned long long)seed(), name, of, error, size);
+        fail_msg("seed %llu, %s: %s is off by %g of %g, at most %g is right", (unsigned long long)seed(), name, of, error, size,
+                 allowed);
     if (size > 1e3 * least && error / allowed > worst) worst = error / allowed;
 }
 
-/* Sums by head, and elements by level. Sums are measured by the sum of the terms' sizes: what A_log gets is their sum over
- * all. */
-static void assert_decays_near(const char *name, const problem *p, const result *got, const result *want) {
+static void assert_decays_near(const char *name, const problem *p, const result *got, standard_of_decays *s) {
     for (int k = 0; k < DECAYS; k++) {
         const dr_input input = decay_inputs[k];
+        distances apart, size;
         if (!p->input[input]) continue;
-        const dr_input_form form = dr_recurrence_input_form(&p->recurrence, input);
-        const double *g = p->input[input], *a = got->gradient[input], *b = want->gradient[input];
-        double apart[LEVELS] = {0}, size[LEVELS] = {0};
-        for (int64_t head = 0; head < form.heads; head++) {
-            double sum = 0, expected = 0, sizes = 0;
-            for (int64_t i = 0; i < p->input_count[input]; i++) {
-                if (i / form.size % form.heads != head) continue;
-                if (isinf(g[i]) && a[i] != 0) fail_msg("%s: %g behind alpha = 0", name, a[i]);
-                if (isinf(g[i])) continue;
-                sum += a[i] * g[i];
-                expected += b[i] * g[i];
-                sizes += fabs(b[i] * g[i]);
-                const int level = level_of(g[i]);
-                apart[level] += (a[i] - b[i]) * (a[i] - b[i]);
-                size[level] += b[i] * b[i];
-            }
-            assert_near(name, "the sum that reaches A_log", fabs(sum - expected), sizes, 1e-5);
-        }
+        for (int64_t i = 0; i < p->input_count[input]; i++)
+            if (isinf(p->input[input][i]) && got->gradient[input][i] != 0)
+                fail_msg("%s: %g behind alpha = 0", name, got->gradient[input][i]);
+        measure(p, input, got, &s->want, &apart, &size);
+        for (int head = 0; head < MOST_HEADS; head++)
+            assert_near(name, p, s, &s->cost[k].sum[head], "the sum that reaches A_log", apart.sum[head], size.sum[head], 1e-5);
         for (int level = 0; level < LEVELS; level++) {
             char of[64];
             snprintf(of, sizeof of, "%s near %g", dr_input_name(input), levels[level]);
-            assert_near(name, of, sqrt(apart[level]), sqrt(size[level]), 1e-4);
+            assert_near(name, p, s, &s->cost[k].near[level], of, apart.near[level], size.near[level], 1e-4);
         }
     }
 }
@@ -98,7 +172,7 @@ static void check(const char *name, const problem *p) {
         dr_path path;
         int64_t chunk;
     } engines[] = {{DR_PATH_RECURRENT, 0}, {DR_PATH_BEST, 0}, {DR_PATH_CHUNKWISE, 7}, {DR_PATH_CHUNKWISE, 64}};
-    result want = run(reference, p, DR_PATH_BEST, 0);
+    standard_of_decays s = {.want = run(reference, p, DR_PATH_BEST, 0)};
     for (int isa = 0; isa < isas; isa++)
         for (size_t e = 0; e < sizeof engines / sizeof *engines; e++) {
             char kernel[64], text[256];
@@ -109,10 +183,10 @@ static void check(const char *name, const problem *p) {
             result got = run(cpu[isa], p, engines[e].path, engines[e].chunk);
             snprintf(text, sizeof text, "%s, %s, K %lld V %lld, %lld tokens", name, kernel, (long long)recurrence.key_size,
                      (long long)recurrence.value_size, (long long)recurrence.layout.rows);
-            assert_decays_near(text, p, &got, &want);
+            assert_decays_near(text, p, &got, &s);
             result_free(&got);
         }
-    result_free(&want);
+    result_free(&s.want);
 }
 
 static bool decays(const dr_rule *rule) {
@@ -144,7 +218,7 @@ static void test_named_rules(void **state) {
         if (!decays(rule)) continue;
         for (int level = 0; level <= MIXED; level++) check_rule(rule->name, rule, 0, 0, level, &random);
     }
-    printf("worst error: %.3f of the tolerance\n", worst);
+    printf("worst error: %.3f of what is allowed\n", worst);
 }
 
 static void test_real_sizes(void **state) {
@@ -156,7 +230,7 @@ static void test_real_sizes(void **state) {
         for (int level = 1; level <= MIXED; level += 5 + i % 2)
             check_rule(rule->name, rule, i % 2 ? 128 : 64, 50, level, &random);
     }
-    printf("worst error: %.3f of the tolerance\n", worst);
+    printf("worst error: %.3f of what is allowed\n", worst);
 }
 
 static void test_compositions(void **state) {
@@ -169,7 +243,7 @@ static void test_compositions(void **state) {
         dr_rule_equation(&rule, equation, sizeof equation);
         check_rule(equation, &rule, 0, 0, i++ % (MIXED + 1), &random);
     }
-    printf("worst error: %.3f of the tolerance\n", worst);
+    printf("worst error: %.3f of what is allowed\n", worst);
 }
 
 /* One token without a state: its decay has nothing to decay. */

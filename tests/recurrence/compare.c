@@ -22,11 +22,9 @@ double error_of(const double *got, const double *want, int64_t count, double lea
     return sqrt(apart) / fmax(sqrt(size), least * sqrt((double)count));
 }
 
-/* The plain loop in float32 under one of the directions of rounding: rounding to the nearest hides, by luck, what another order
- * of the same sums would show, such as x (1 / x) not being one. */
-static bool run_plain(const problem *p, int try, result *r, fault *what) {
+bool problem_run_plain(const problem *p, int try, result *r, fault *what) {
     static const int directions[MOVES] = {FE_UPWARD, FE_DOWNWARD, FE_TONEAREST};
-    fesetround(directions[try]);
+    fesetround(directions[try % MOVES]);
     bool ran = problem_run(plain_float_backend(), p, DR_PATH_BEST, 0, true, r, what);
     fesetround(FE_TONEAREST);
     return ran;
@@ -39,7 +37,7 @@ bool standard_create(dr_backend *reference, const problem *p, dr_random *random,
         problem *shifted = problem_copy(p);
         move_inputs(shifted, random);
         bool ran = problem_run(reference, shifted, DR_PATH_BEST, 0, true, &s->moved[i], what) &&
-                   run_plain(shifted, i, &s->moved_plain[i], what);
+                   problem_run_plain(shifted, i, &s->moved_plain[i], what);
         problem_free(shifted);
         if (!ran) return false;
     }

@@ -105,6 +105,9 @@ extern const double tolerance_forward, tolerance_backward;
 
 /* Not to be closed. */
 dr_backend *plain_float_backend(void);
+/* The plain loop in float32 forward and backward, under one of the directions of rounding: rounding to the nearest hides, by
+ * luck, what another order of the same sums would show, such as x (1 / x) not being one. */
+bool problem_run_plain(const problem *p, int try, result *r, fault *what);
 
 bool standard_create(dr_backend *reference, const problem *p, dr_random *random, standard *s, fault *what);
 void standard_free(standard *s);
