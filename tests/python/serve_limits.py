@@ -141,43 +141,43 @@ def test_turns(server, command, model):
         many.close()
 
 
-def test_slow_clients(server, command, model):
-    """Who says a byte now and then, or reads nothing, is shut out, and keeps nobody waiting."""
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
-    stream = json.dumps({"prompt": "line", "max_tokens": 30000, "ignore_eos": True, "stream": True, "logprobs": 20})
-    with served.Server(command, model, "--client-timeout", "1") as own:
-        def shut(begin, more, pause=0.1):
-            """A client that sends `more` a byte at a time; None: it has been shut out."""
-            with socket.create_connection(("127.0.0.1", own.port)) as connection:
-                connection.setblocking(False)
-                connection.send(begin)
-                until = time.monotonic() + 300
-                for byte in more:
-                    with contextlib.suppress(BlockingIOError):
-                        if connection.recv(100) == b"":
-                            return
-                    connection.send(bytes([byte]))
-                    time.sleep(pause)
-                    assert time.monotonic() < until, begin
-            raise AssertionError(f"not shut out: {begin}")
-        def deaf():
-            connection = socket.socket()
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(("127.0.0.1", own.port))
-            connection.sendall(head + b"Content-Length: %d\r\n\r\n%s" % (len(stream), stream.encode()))
-            return connection
-        unread = deaf()
-        for begin in [b"", head, head + b"Content-Length: 90000\r\n\r\n"]:
-            with contextlib.suppress(ConnectionError):
-                shut(begin, b"x" * 3000)
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+STREAM = json.dumps({"prompt": "line", "max_tokens": 30000, "ignore_eos": True, "stream": True, "logprobs": 20})
+
+
+def shut(own, begin):
+    """A client that sends a byte now and then, until it has been shut out."""
+    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", own.port)) as connection:
+        connection.setblocking(False)
+        connection.send(begin)
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            with contextlib.suppress(BlockingIOError):
+                if connection.recv(100) == b"":
+                    return
+            connection.send(b"x")
+            time.sleep(0.1)
+        raise AssertionError(f"not shut out: {begin}")
+
+
+def slow_or_deaf(server, command, model):
+    with served.Server(command, model, "--client-timeout", "1") as own, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        unread = socket.socket()
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.connect(("127.0.0.1", own.port))
+        unread.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(STREAM), STREAM.encode()))
+        list(pool.map(lambda begin: shut(own, begin), [b"", HEAD, HEAD + b"Content-Length: 90000\r\n\r\n"]))
         assert own.metric("slow_connections_total") >= 3
         assert own.complete(PROMPT, max_tokens=5) == server.complete(PROMPT, max_tokens=5)
         own.wait_for(lambda: own.metric("slots_used") == 0 and own.metric("connections") == 1, "a client that reads nothing is kept")
         unread.close()
-    # an answer may take longer than the head of a request
+
+
+def long_answer(server, command, model):
+    """An answer may take longer than the head of a request."""
     with served.Server(command, model, "--client-timeout", "1", "--slots", "1") as own, concurrent.futures.ThreadPoolExecutor(1) as pool:
         connection = own.connect()
-        connection.request("POST", "/v1/completions", stream)
+        connection.request("POST", "/v1/completions", STREAM)
         response, until = connection.getresponse(), time.monotonic() + 3
         response.read(10)
         waiting = pool.submit(own.complete, PROMPT, max_tokens=5)
@@ -186,15 +186,25 @@ def test_slow_clients(server, command, model):
         connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()
         assert waiting.result() == server.complete(PROMPT, max_tokens=5)
-    # a body that comes at 2 KiB a second is taken, though it takes longer than the head of a request may
+
+
+def steady_body(server, command, model):
+    """A body that comes at 2 KiB a second is taken, though it takes longer than the head of a request may."""
     with served.Server(command, model, "--client-timeout", "4") as own:
         with socket.create_connection(("127.0.0.1", own.port)) as connection:
             body = json.dumps({"prompt": PROMPT, "max_tokens": 2}).encode() + b" " * 12000
-            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body))
             for at in range(0, len(body), 500):
                 connection.sendall(body[at:at + 500])
                 time.sleep(0.25)
             assert b" 200 " in connection.recv(100)
+
+
+def test_slow_clients(server, command, model):
+    """Who says a byte now and then, or reads nothing, is shut out, and keeps nobody waiting. They wait beside each other."""
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(part, server, command, model) for part in (slow_or_deaf, long_answer, steady_body)]:
+            done.result()
 
 
 def test_queue(server, command, model):
