@@ -47,7 +47,7 @@ static void fill_prepared(setting *s) {
             const float gain = there ? beta[(x.place.first + row) * HEADS + x.head] : 0;
             dr_put_factors(s->call.chunk.factors[block], row, {gain, there ? 1.0f : 0.0f, gain, there ? plan.rows.scale : 0});
             T *d_update = (T *)s->call.back.d_update + (block * 64 + row) * SIZE;
-            if (there) fill_normal(s, d_update, SIZE, 1);
+            if (there) fill_normal(s, d_update, (size_t)plan.rows.value_size, 1);
             for (int column = 0; column < 64; column++) {
                 const float a = row == column ? 1 : there && column < row ? 0.1f * (float)dr_random_normal(&s->random) : 0;
                 const unsigned at = dr_tile_at<T>(0, 64, row, column);
@@ -77,10 +77,10 @@ static void fade_reads(setting *s) {
 }
 
 /* A call of two sequences without states, as engine.c makes it; apart: for updates and keys. */
-static void make_call(setting *s, const char *rule, int tokens, bool full, bool apart = false) {
+static void make_call(setting *s, const char *rule, int tokens, bool full, int size = SIZE, bool apart = false) {
     dr_cuda_backward_call *call = &s->call;
     dr_cuda_chunk_plan *plan = &call->plan;
-    make_plan(s, dr_rule_find(rule), tokens, SIZE, plan);
+    make_plan(s, dr_rule_find(rule), tokens, size, plan, 2, true, size);
     if (full) plan->rows.row[0].formula = DR_GAIN_ONE;
     s->reading = reading_of(plan);
     if (apart) plan->warpgroups = false;
@@ -116,9 +116,9 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
     const dr_cuda_backward_call *call = &s->call;
     const dr_cuda_rows &rows = call->plan.rows;
     const dr_row_block x = dr_row_block_of(call->plan, NULL, (unsigned)block);
-    const int count = x.rows;
+    const int count = x.rows, size = rows.key_size;
     const bool other = s->reading == READS_OTHER;
-    const auto place = [&](int row, int column) { return ((x.place.first + row) * HEADS + x.head) * SIZE + column; };
+    const auto place = [&](int row, int column) { return ((x.place.first + row) * HEADS + x.head) * size + column; };
     const auto state = [&](const void *tensor, int v, int k) { return element(tensor, (block * SIZE + v) * SIZE + k); };
     const auto d_update = [&](int row, int v) { return element(call->back.d_update, (block * 64 + row) * SIZE + v); };
     const auto of_row = [&](dr_input input, int row) {
@@ -131,9 +131,9 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
     for (int i = 0; i < count; i++) {
         decay[i] = (i ? decay[i - 1] : 1) * exp(of_row(DR_INPUT_LOG_DECAY, i));
         beta[i] = of_row(DR_INPUT_BETA, i);
-        for (int v = 0; v < SIZE; v++) {
+        for (int v = 0; v < size; v++) {
             double read = 0;
-            for (int k = 0; k < SIZE; k++) read += element(keys, place(i, k)) * state(call->saved, v, k);
+            for (int k = 0; k < size; k++) read += element(keys, place(i, k)) * state(call->saved, v, k);
             y[i][v] = beta[i] * (element(rows.input[DR_INPUT_VALUE].at, place(i, v)) - decay[i] * read);
             u[i][v] = score[i][v % 64] = erase[i][v % 64] = 0;
         }
@@ -141,18 +141,18 @@ static void add_chunk_distances(const setting *s, int64_t block, distance *query
     for (int i = 0; i < count; i++)
         for (int j = 0; j <= i; j++) {
             const char *tile = (const char *)call->chunk.inverse + block * DR_HALVES_BYTES + dr_tile_at<T>(0, 64, i, j);
-            for (int v = 0; v < SIZE; v++) u[i][v] += (element(tile, 0) + element(tile + BOX, 0)) * y[j][v];
+            for (int v = 0; v < size; v++) u[i][v] += (element(tile, 0) + element(tile + BOX, 0)) * y[j][v];
         }
     for (int i = 0; i < count; i++)
         for (int j = 0; j <= i; j++)
-            for (int v = 0; v < SIZE; v++) {
+            for (int v = 0; v < size; v++) {
                 score[i][j] += rows.scale * decay[i] / decay[j] * element(call->d_o, place(i, v)) * u[j][v];
                 if (j < i) erase[i][j] += beta[i] * decay[i] / decay[j] * d_update(i, v) * u[j][v];
             }
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < SIZE; k++) {
+        for (int k = 0; k < size; k++) {
             double of_query = 0, of_read = 0, of_write = 0;
-            for (int v = 0; v < SIZE; v++) {
+            for (int v = 0; v < size; v++) {
                 of_query += rows.scale * decay[i] * state(call->saved, v, k) * element(call->d_o, place(i, v));
                 of_read -= beta[i] * decay[i] * state(call->saved, v, k) * d_update(i, v);
                 of_write += decay[count - 1] / decay[i] * state(call->back.d_exit, v, k) * u[i][v];
@@ -181,13 +181,13 @@ static void check_against_loops(const setting *s) {
 /* ---- cases -------------------------------------------------------------------------------------------------------------- */
 
 /* full: rows are taken for such as take full steps, of which U goes into the scores in two parts. */
-static void check_rule(const char *rule, int reading, int tokens, bool full = false) {
-    check_case(rule, tokens, SIZE, [&] {
+static void check_rule(const char *rule, int reading, int tokens, bool full = false, int size = SIZE) {
+    check_case(rule, tokens, size, [&] {
         setting s = {};
-        make_call(&s, rule, tokens, full);
+        make_call(&s, rule, tokens, full, size);
         check(s.reading == reading && dr_cuda_rows_step_fully(&s.call.plan.rows) == full, "the rows are not the case's");
         check_instances([&](bool plain, auto... how) { return run(&s, plain, how...); }, [&] { check_against_loops(&s); },
-                        (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * SIZE);
+                        (uint16_t *)s.call.plan.rows.input[DR_INPUT_KEY].at + (tokens - 1) * HEADS * size);
     });
 }
 
@@ -195,7 +195,7 @@ static void check_rule(const char *rule, int reading, int tokens, bool full = fa
 static void check_apart(const char *rule, int tokens, bool full) {
     check_case(rule, tokens, SIZE, [&] {
         setting s = {};
-        make_call(&s, rule, tokens, full, true);
+        make_call(&s, rule, tokens, full, SIZE, true);
         check(!dr_cuda_backward_fuses(&s.call.plan), "one kernel makes all gradients");
         const auto run_both = [&](unsigned seed, bool late, unsigned char before) {
             return run_kernel(&s, seed, late, before, [&] {
@@ -218,5 +218,6 @@ int main() {
     check_rule("gdn", READS_WRITTEN, 400);
     check_rule("gdn", READS_WRITTEN, 150, true);
     for (bool full : {false, true}) check_apart("gdn", 150, full);
+    check_rule("gdn", READS_WRITTEN, 150, false, 120);
     return 0;
 }

@@ -266,6 +266,9 @@ int main() {
         {"eda undecayed", DR_PREPARE_PLAIN, 128},
         {"gdn2 undecayed", DR_PREPARE_APART, 128},
         {"gdn undecayed", DR_PREPARE_ANY, 128},
+        {"kda", DR_PREPARE_PLAIN, 120},
+        {"gdn erase", DR_PREPARE_APART, 120},
+        {"eda", DR_PREPARE_PLAIN, 120},
     };
     static const int tokens[] = {150, 128};
     for (int count : tokens)

@@ -40,7 +40,7 @@ template <typename T> static __device__ inline void put_values(const worker &w, 
     const dr_cuda_rows &rows = w.call.plan.rows;
     const dr_cuda_input &value = rows.input[DR_INPUT_VALUE];
     const int thread = (int)(threadIdx.x % 128), lane = thread % 32, first = thread / 8, within = thread % 8 * 8;
-    const int column = w.group * 64 + within, left = w.plain ? 8 : rows.value_size - column, alive = w.rows.x.rows;
+    const int column = w.group * 64 + within, left = rows.value_size - column, alive = w.rows.x.rows;
     const unsigned at = dr_tile_at<T>(0, 64, first, within);
     union {
         uint4 words;

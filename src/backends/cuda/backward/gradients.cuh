@@ -96,11 +96,12 @@ static inline gradients_call gradients_of(const dr_cuda_backward_call &call) {
             row->gained};
 }
 
-/* Whether a call is such as training makes: vectors are aligned and as wide as their tiles, no state is given in float, rows
- * decay the state before they read it, and gradients lead to the inputs or, with READS_OTHER, to key_scan. Such calls have
- * instances of their own: a warp runs through its code once a chunk, and waits for what it passes by as well. */
+/* Whether a call is such as training makes: vectors are aligned, no state is given in float, rows decay the state before they
+ * read it, and gradients lead to the inputs or, with READS_OTHER, to key_scan. Such calls have instances of their own: a warp
+ * runs through its code once a chunk, and waits for what it passes by as well. */
 static inline bool gradients_plain(const gradients_call &call, int reading) {
-    return dr_call_plain(call) && !call.plan.rows.row[0].undecayed &&
+    const dr_cuda_rows &rows = call.plan.rows;
+    return rows.aligned && !call.initial && !call.d_final && !rows.row[0].undecayed &&
            (reading == READS_OTHER ? call.made && !call.diagonal.key : call.direct);
 }
 
@@ -311,8 +312,7 @@ static __device__ inline void copy_chunks(const gradients_call &call, char *shar
     const dr_cuda_chunk_plan &plan = call.plan;
     const dr_cuda_rows &rows = plan.rows;
     const unsigned base = dr_shared_address(shared);
-    const int width = plan.key_width, key_size = plain ? key_boxes * 64 : rows.key_size,
-              value_size = plain ? value_boxes * 64 : rows.value_size;
+    const int width = plan.key_width, key_size = rows.key_size, value_size = rows.value_size;
     const bool aligned = plain || rows.aligned;
     const dr_source d_o = {call.d_o, (int64_t)rows.value_heads * rows.value_size, 0, rows.value_size};
     const dr_source d_update = {call.back.d_update, plan.value_width, 0, 0};

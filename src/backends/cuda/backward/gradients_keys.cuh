@@ -61,7 +61,7 @@ template <typename T>
 static __device__ inline void put_tokens(const worker &w, unsigned box, T *to, int64_t stride, int size,
                                          const float (&c)[8][4]) {
     const bool aligned = w.plain || w.call.plan.rows.aligned;
-    const int left = w.plain ? 64 : size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
+    const int left = size - w.group * 64, first = dr_scan_warp() * 16, alive = w.rows.x.rows - first;
     const int lane = (int)(threadIdx.x % 32), row = lane / 8, column = lane % 8 * 8;
     uint4 eight[4];
     dr_group_lay_rows<T>(w.shared + box, c);

@@ -426,7 +426,8 @@ static dr_status launch(const dr_cuda_backward_call *call, dr_cuda_stream stream
                               stream, known);
     };
     if constexpr (key_boxes == 2 && value_boxes == 2)
-        if (gradients_plain(known, READS_NOTHING)) return run(gradients_linear<T, key_boxes, value_boxes, true>);
+        if (dr_vectors_whole(*plan) && gradients_plain(known, READS_NOTHING))
+            return run(gradients_linear<T, key_boxes, value_boxes, true>);
     return run(gradients_linear<T, key_boxes, value_boxes, false>);
 }
 
