@@ -44,7 +44,7 @@ def boundaries_of(cu_seqlens: Any) -> Optional[np.ndarray]:
     array = np.asarray(cu_seqlens) if isinstance(cu_seqlens, (list, tuple)) else array_of("cu_seqlens", cu_seqlens)
     if array.ndim != 1 or array.dtype.name not in ("int32", "int64"):
         raise TypeError(f"cu_seqlens must be a row of int32 or int64, not {array.dtype} of shape {array.shape}")
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def _planned(rule: Rule, arrays: Sequence[np.ndarray], cu: Optional[np.ndarray], scale: float, path: str, chunk: int) -> Plan:

@@ -44,6 +44,19 @@ class Scored(NamedTuple):
     greedy: Any
 
 
+def _ids(one: Any):
+    """Token ids as int32; others than whole numbers, and those that int32 does not hold, are refused."""
+    import numpy
+    array = numpy.asarray(one)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"token ids must be whole numbers, not {array.dtype}")
+    if array.ndim != 1:
+        raise TypeError(f"a sequence of token ids must have one axis, not the shape {array.shape}")
+    if array.size and (array.min() < -2**31 or array.max() >= 2**31):
+        raise ValueError(f"token ids must be from -2^31 to 2^31 - 1, not {array.min()} to {array.max()}")
+    return array.astype(numpy.int32)
+
+
 class Model:
     """A language model in the C library's memory.
 
@@ -69,10 +82,12 @@ class Model:
         with open(os.path.join(self.folder, "config.json"), encoding="utf-8") as file:
             self.config: Dict[str, Any] = json.load(file)
 
+    _destroy = (("_session", lib.dr_session_destroy), ("_handle", lib.dr_model_destroy))  # kept: Python may end before a model does
+
     def __del__(self):
-        for name, destroy in (("_session", "dr_session_destroy"), ("_handle", "dr_model_destroy")):
+        for name, destroy in self._destroy:
             if getattr(self, name, None):
-                getattr(lib, destroy)(getattr(self, name))
+                destroy(getattr(self, name))
                 setattr(self, name, None)
 
     @property
@@ -101,7 +116,7 @@ class Model:
     def _batch(self, sequences: Sequence[Any], positions: Optional[Sequence[Any]] = None, labels: Optional[Sequence[Any]] = None):
         """A dr_batch of sequences of ids, with targets at positions of each (all), and what must outlive it."""
         import numpy
-        sequences = [numpy.asarray(one, numpy.int32).reshape(-1) for one in sequences]
+        sequences = [_ids(one) for one in sequences]
         cu = numpy.zeros(len(sequences) + 1, numpy.int64)
         cu[1:] = numpy.cumsum([len(one) for one in sequences])
         ids = numpy.concatenate(sequences) if sequences else numpy.zeros(0, numpy.int32)
@@ -110,8 +125,7 @@ class Model:
         else:
             at = numpy.concatenate([numpy.asarray(one, numpy.int64) + begin for one, begin in zip(positions, cu)])
         at = numpy.ascontiguousarray(at, numpy.int64)
-        wanted = numpy.zeros(len(at), numpy.int32) if labels is None else numpy.concatenate([numpy.asarray(one, numpy.int32)
-                                                                                            for one in labels])
+        wanted = numpy.zeros(len(at), numpy.int32) if labels is None else numpy.concatenate([_ids(one) for one in labels])
         if len(wanted) != len(at):
             raise ValueError(f"there are {len(at)} positions and {len(wanted)} labels")
         made = _Batch(Layout(len(sequences), len(ids), cu.ctypes.data), ids.ctypes.data, len(at), at.ctypes.data, wanted.ctypes.data)

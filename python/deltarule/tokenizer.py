@@ -47,10 +47,12 @@ class Tokenizer:
         if self.start < 0:
             raise ValueError("the tokenizer names no token that begins or ends a text: tokenizer_config.json needs a bos_token or an eos_token")
 
+    _destroy = (("_decoder", lib.dr_decoder_destroy), ("_encoder", lib.dr_encoder_destroy), ("_handle", lib.dr_tokenizer_destroy))
+
     def __del__(self):
-        for name, destroy in (("_decoder", "dr_decoder_destroy"), ("_encoder", "dr_encoder_destroy"), ("_handle", "dr_tokenizer_destroy")):
+        for name, destroy in self._destroy:
             if getattr(self, name, None):
-                getattr(lib, destroy)(getattr(self, name))
+                destroy(getattr(self, name))
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         """The ids of a text; special: with what the template adds around it."""
@@ -59,7 +61,10 @@ class Tokenizer:
         return list((c_int32 * count.value).from_address(ids.value)) if count.value else []
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens left out."""
+        """The text of ids; special tokens, and ids of no token, are left out."""
+        wrong = [one for one in ids if not -2**31 <= one < 2**31]
+        if wrong:
+            raise ValueError(f"token id {wrong[0]} must be from -2^31 to 2^31 - 1")
         text, count = c_void_p(), c_size_t()
         check(lib.dr_decoder_decode(self._decoder, (c_int32 * len(ids))(*ids), len(ids), byref(text), byref(count)))
         return ctypes.string_at(text.value, count.value).decode(errors="replace") if count.value else ""

@@ -114,6 +114,7 @@ def test_packed_is_separate():
     inputs = random_inputs(rule, **dict(SIZES, B=1, T=50), dtype="float32")
     for cu in ([0, 7, 7, 31, 50], np.array([0, 7, 7, 31, 50], np.int32)):
         o, state = deltarule.recurrence(rule, **inputs, cu_seqlens=cu, final=True)
+        assert np.array_equal(o, deltarule.recurrence(rule, **inputs, cu_seqlens=np.asarray(cu).astype(">i8")))
         assert len(state) == 4
         for i in range(4):
             part = {name: x[:, cu[i]:cu[i + 1]] for name, x in inputs.items()}
