@@ -198,7 +198,11 @@ static dr_status open_shards(dr_training_data *data, dr_training_corpus *corpus,
     mix_fingerprint(data, corpus->shards->fingerprint);
     dr_shard_set *first = corpus->shards->sets[0];
     if (dr_shard_set_validates(first))
-        return dr_fail(DR_ERROR_ARGUMENT, "%s has shards for validation only: \"val\" is in the name of each", corpus->path);
+        return dr_fail(
+            DR_ERROR_ARGUMENT,
+            "%s has shards for validation only: \"val\" is in the name of each; make them of more documents, or with "
+            "--validation-share 0",
+            corpus->path);
     corpus->training = dr_shard_set_tokens(first);
     corpus->documents = dr_shard_set_document_count(first);
     corpus->bytes = dr_shard_set_bytes(first);

@@ -51,6 +51,8 @@ printf '{"text": "good"}\n[1]\n' >array.jsonl
 refuse 'array.jsonl, line 2: must be a JSON object, and is an array' array.jsonl
 printf '{"body": "x"}\n' >key.jsonl
 refuse 'key.jsonl, line 1: has no "text"' key.jsonl
+expect 0 'documents      1' tokenize --shards drawn --field body key.jsonl
+expect 2 'make them of more documents, or with --validation-share 0' "$deltarule" train --corpus drawn --out of_drawn
 expect 0 'documents      1' tokenize --shards keyed --validation-share 0 --field body key.jsonl
 printf '{"text": "a\377b"}\n' >utf8.jsonl
 refuse 'utf8.jsonl, line 1: is no JSON' utf8.jsonl
