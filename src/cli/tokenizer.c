@@ -113,6 +113,15 @@ static bool is_same_folder(const char *one, const char *other) {
            first.st_ino == second.st_ino;
 }
 
+/* Names with a dot in front are left aside: a write that was killed leaves such. */
+static bool has_files(const char *folder) {
+    DIR *listing = opendir(folder);
+    bool found = false;
+    for (struct dirent *item; listing && !found && (item = readdir(listing));) found = item->d_name[0] != '.';
+    if (listing) closedir(listing);
+    return found;
+}
+
 static int train(training *t, const cli_flag *flags) {
     dr_tokenizer_training options = dr_tokenizer_training_defaults();
     int64_t size = 0;
@@ -123,6 +132,10 @@ static int train(training *t, const cli_flag *flags) {
     options.context = t;
     if (is_same_folder(flags[CORPUS].value, flags[OUT].value))
         return cli_usage(&cli_tokenizer, "--out is the corpus, whose text the tokenizer would become: choose another folder");
+    if (has_files(flags[OUT].value))
+        return cli_usage(&cli_tokenizer,
+                         "--out %s has files already: nothing is written over, name a folder that is empty or not there",
+                         flags[OUT].value);
     dr_status status = dr_tokenizer_trainer_create(&t->trainer);
     if (status != DR_OK) return cli_failure(&cli_tokenizer, status);
     int exit_status = add_path(t, flags[CORPUS].value, 0);
@@ -144,7 +157,7 @@ static int run(int argc, char **argv) {
         [FIELD] = {.setting = {"field", DR_SETTING_TEXT, "text", 0, 0, NULL, NULL, "of JSON lines: the key of the text"},
                    .placeholder = "KEY"},
         [OUT] = {.setting = {"out", DR_SETTING_TEXT, NULL, 0, 0, NULL, NULL,
-                             "folder for tokenizer.json and tokenizer_config.json"},
+                             "folder for tokenizer.json and tokenizer_config.json, new or empty"},
                  .placeholder = "DIR",
                  .required = true},
         [SIZE] = {.setting = {"size", DR_SETTING_INTEGER, "32768", 257, 1 << 24, NULL, NULL,

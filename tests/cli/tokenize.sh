@@ -156,6 +156,9 @@ cmp made/tokenizer.json piped/tokenizer.json || fail 'threads or a pipe change a
 "$deltarule" detokenize --tokenizer made <ids | cmp - bytes || fail 'a made tokenizer loses bytes'
 expect 2 'from 257 to' "$deltarule" tokenizer train --corpus corpus --out small --size 200
 expect 1 'no-such-text' "$deltarule" tokenizer train --corpus no-such-text --out small
+before=$(cksum made/*)
+expect 2 'has files already: nothing is written over' "$deltarule" tokenizer train --corpus corpus --out made --size 310
+[ "$before" = "$(cksum made/*)" ] || fail 'a tokenizer was written over'
 mkdir nothing
 expect 2 'there is no text' "$deltarule" tokenizer train --corpus nothing --out small
 expect 2 'tokenizer train' "$deltarule" tokenizer make --corpus corpus --out small
