@@ -19,8 +19,6 @@
 #include "base/clock.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,17 +44,15 @@ static dr_backend *opened(const char *name, const dr_backend_options *options) {
     exit(77);
 }
 
-/* In the order in which they begin. shares: threads take its cases. */
 static const struct {
     const char *name;
     bool (*run)(gpu *g, fault *what);
-    bool shares;
-} suites[] = {{"layers", suite_layers, true},        {"early", suite_early, true},        {"forms", suite_forms, true},
-              {"shapes", suite_shapes, true},        {"decays", suite_decays, true},      {"plans", suite_plans, true},
-              {"rounding", suite_rounding, true},    {"trials", suite_trials, true},      {"chains", suite_chains, true},
-              {"slots", suite_slots, true},          {"many", suite_many, true},          {"large", suite_large, false},
-              {"pipelines", suite_pipelines, false}, {"networks", suite_networks, false}, {"models", suite_models, false},
-              {"graphs", suite_graphs, false},       {"busy", suite_busy, false},         {"refusals", suite_refusals, false}};
+} suites[] = {{"refusals", suite_refusals},   {"graphs", suite_graphs}, {"busy", suite_busy},
+              {"chains", suite_chains},       {"slots", suite_slots},   {"many", suite_many},
+              {"pipelines", suite_pipelines}, {"shapes", suite_shapes}, {"layers", suite_layers},
+              {"early", suite_early},         {"decays", suite_decays}, {"plans", suite_plans},
+              {"forms", suite_forms},         {"large", suite_large},   {"rounding", suite_rounding},
+              {"networks", suite_networks},   {"models", suite_models}, {"trials", suite_trials}};
 enum { SUITES = sizeof suites / sizeof *suites };
 
 /* Fills g and what is run: a suite's name, or NULL for all. 0, or the exit status. */
@@ -105,76 +101,18 @@ static bool run_suite(gpu *g, int i) {
     fault what = {""};
     const double start = dr_clock_now();
     const long before = g->checks;
-    g->suite = suites[i].name;
     const bool holds = suites[i].run(g, &what) && dr_backend_wait(g->cuda[0]) == DR_OK;
-    flockfile(stdout);
     printf("%-10s %6ld checks %6.1f s  %s%s\n", suites[i].name, g->checks - before, dr_clock_now() - start,
            holds ? "all right" : "FAIL: ", holds ? "" : (what.text[0] ? what.text : dr_last_error()));
     fflush(stdout);
-    funlockfile(stdout);
     return holds;
-}
-
-/* Suites beside one another: one thread takes those that run a case after another, two take those whose cases threads share,
- * so that the last cases of one leave none of these idle. */
-enum { LANES = 3 };
-typedef struct {
-    pthread_t thread;
-    gpu own;
-    bool shares, holds;
-    atomic_int *next; /* of the suites, for lanes of its kind */
-} lane;
-
-static void *run_lane(void *given) {
-    lane *own = given;
-    for (int i; (i = atomic_fetch_add(own->next, 1)) < SUITES;)
-        if (suites[i].shares == own->shares && !(own->own.brief && suites[i].run == suite_large))
-            own->holds = run_suite(&own->own, i) && own->holds;
-    return NULL;
-}
-
-static bool run_all(gpu *g) {
-    lane lanes[LANES];
-    atomic_int next[2] = {0, 0};
-    sem_t free_threads;
-    fault what = {""};
-    bool holds = sem_init(&free_threads, 0, (unsigned)g->threads) == 0;
-    for (int i = 0; i < LANES; i++) {
-        lanes[i] = (lane){.own = gpu_like(g), .shares = i > 0, .holds = true, .next = &next[i > 0]};
-        lanes[i].own.cpu = g->cpu;
-        lanes[i].own.free_threads = &free_threads;
-        for (int type = 0; type < 3 && !lanes[i].shares; type++) lanes[i].own.cuda[type] = g->cuda[type];
-        if ((lanes[i].shares && !gpu_open(&lanes[i].own, &what)) ||
-            pthread_create(&lanes[i].thread, NULL, run_lane, &lanes[i]) != 0) {
-            fprintf(stderr, "cuda_tests: %s\n", what.text[0] ? what.text : "no thread could be started");
-            exit(1);
-        }
-    }
-    for (int i = 0; i < LANES; i++) {
-        pthread_join(lanes[i].thread, NULL);
-        holds = lanes[i].holds && holds;
-        gpu_add_counts(g, &lanes[i].own);
-        if (lanes[i].shares) gpu_close(&lanes[i].own);
-    }
-    sem_destroy(&free_threads);
-    return holds;
-}
-
-/* That suite; false: there is none. */
-static bool run_only(gpu *g, const char *name, bool *holds) {
-    for (int i = 0; i < SUITES; i++) {
-        if (strcmp(name, suites[i].name) != 0) continue;
-        *holds = run_suite(g, i);
-        return true;
-    }
-    return false;
 }
 
 int main(int argc, char **argv) {
     static const dr_dtype types[3] = {DR_F32, DR_BF16, DR_F16};
     const char *only = NULL;
     fault what = {""};
-    bool holds = true;
+    bool ran = false, holds = true;
     gpu g;
     if (argc == 2 && strcmp(argv[1], "--list-pipelines") == 0) return pipelines_list(), 0;
     if (argc == 2 && strcmp(argv[1], "--list-operations") == 0) return network_cases_list(), 0;
@@ -183,10 +121,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; i++) g.cuda[i] = opened("cuda", &(dr_backend_options){.dtype = types[i], .device = g.device});
     g.reference = opened("reference", NULL);
     g.cpu = opened("cpu", NULL);
-    if (!only)
-        holds = run_all(&g);
-    else if (!run_only(&g, only, &holds))
-        return usage("there is no such suite");
+    for (int i = 0; i < SUITES; i++) {
+        if (only ? strcmp(only, suites[i].name) != 0 : g.brief && suites[i].run == suite_large) continue;
+        ran = true;
+        holds = run_suite(&g, i) && holds;
+    }
+    if (!ran) return usage("there is no such suite");
     printf("largest error over what is allowed: float32 %.2f, bf16 %.2f, fp16 %.2f; %ld compositions refused\n", g.worst[0],
            g.worst[1], g.worst[2], g.refused);
     for (int i = 0; i < 3; i++) instances_note(g.cuda[i]);

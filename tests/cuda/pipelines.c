@@ -37,7 +37,7 @@ static const pipeline pipelines[] = {
     {"wide_keys", "gdn", "keys", 1, DR_PATH_CHUNKWISE, 2, 70, 1, 1, 256, 64, PACKED},
     {"float32", "gdn", "keys", 0, DR_PATH_CHUNKWISE, 2, 130, 2, 1, 64, 64, PACKED},
     {"float32_channel", "kda", "keys_channel", 0, DR_PATH_CHUNKWISE, 2, 130, 1, 1, 64, 64, PACKED},
-    {"float32_scan", "nlms", "F32", 1, DR_PATH_CHUNKWISE, 2, 70, 1, 1, 64, 64, PACKED},
+    {"float32_scan", "nlms", "F32", 1, DR_PATH_CHUNKWISE, 2, 70, 1, 1, 40, 40, PACKED},
     {"tokens", "eda", "recurrent", 1, DR_PATH_RECURRENT, 2, 20, 2, 2, 64, 64, PACKED},
 };
 enum { PIPELINES = sizeof pipelines / sizeof *pipelines };

@@ -5,8 +5,6 @@
 
 #include "../recurrence/trial.h"
 
-#include <semaphore.h>
-
 enum { MOST_WORKERS = 64 };
 
 typedef struct {
@@ -15,8 +13,6 @@ typedef struct {
     void *stream;        /* theirs; NULL: the device's own */
     int device;
     int threads;           /* that take cases, each one at a time */
-    sem_t *free_threads;   /* of those that suites beside one another share; NULL: nobody else takes any */
-    const char *suite;     /* the one that runs */
     uint64_t first, last;  /* seeds of random compositions */
     bool brief;            /* the short form */
     const char *pipeline;  /* the only one of suite_pipelines; NULL: all */
@@ -29,9 +25,6 @@ typedef struct {
  * opening failed. */
 bool gpu_open(gpu *g, fault *what);
 void gpu_close(gpu *g);
-/* What g asks for, with nothing opened and nothing counted; and what that has counted added to g. */
-gpu gpu_like(const gpu *g);
-void gpu_add_counts(gpu *sum, const gpu *g);
 /* Takes cases first to last in g->threads threads, each with backends of its own, and adds up their counts. Every case that
  * does not hold is printed; what then says how many. */
 bool gpu_share(gpu *g, uint64_t first, uint64_t last, bool (*holds)(gpu *own, uint64_t n, void *context, fault *what),

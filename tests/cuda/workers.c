@@ -26,26 +26,15 @@ static void *run(void *given) {
     case_queue *queue = w->queue;
     for (uint64_t n; (n = atomic_fetch_add(&queue->next, 1)) <= queue->last && atomic_load(&queue->failed) < MOST_FAILED;) {
         fault what = {""};
-        if (w->own.free_threads) sem_wait(w->own.free_threads);
-        const bool holds = queue->holds(&w->own, n, queue->context, &what);
-        if (w->own.free_threads) sem_post(w->own.free_threads);
-        if (holds) continue;
+        if (queue->holds(&w->own, n, queue->context, &what)) continue;
         atomic_fetch_add(&queue->failed, 1);
-        printf("%s case %llu: %s\n", w->own.suite, (unsigned long long)n, what.text[0] ? what.text : dr_last_error());
+        printf("case %llu: %s\n", (unsigned long long)n, what.text[0] ? what.text : dr_last_error());
         fflush(stdout);
     }
     return NULL;
 }
 
-gpu gpu_like(const gpu *g) {
-    gpu own = *g;
-    own.cpu = NULL, own.stream = NULL;
-    own.checks = own.refused = 0;
-    for (int i = 0; i < 3; i++) own.cuda[i] = NULL, own.worst[i] = 0;
-    return own;
-}
-
-void gpu_add_counts(gpu *sum, const gpu *g) {
+static void add_counts(gpu *sum, const gpu *g) {
     sum->checks += g->checks;
     sum->refused += g->refused;
     for (int i = 0; i < 3; i++) sum->worst[i] = fmax(sum->worst[i], g->worst[i]);
@@ -58,7 +47,7 @@ bool gpu_share(gpu *g, uint64_t first, uint64_t last, bool (*holds)(gpu *own, ui
     int opened = 0, started = 0;
     bool ready = true;
     for (; opened < g->threads && ready; opened++) {
-        workers[opened] = (worker){.queue = &queue, .own = gpu_like(g)};
+        workers[opened] = (worker){.queue = &queue, .own = {.reference = g->reference, .device = g->device, .brief = g->brief}};
         ready = gpu_open(&workers[opened].own, what);
     }
     trial_draw(1); /* counts the options of all axes, which threads then read */
@@ -69,7 +58,7 @@ bool gpu_share(gpu *g, uint64_t first, uint64_t last, bool (*holds)(gpu *own, ui
             ready = fault_is(what, "no thread could be started");
     for (int i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
     for (int i = 0; i < opened; i++) {
-        gpu_add_counts(g, &workers[i].own);
+        add_counts(g, &workers[i].own);
         gpu_close(&workers[i].own);
     }
     const unsigned long long failed = atomic_load(&queue.failed);
