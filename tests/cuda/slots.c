@@ -256,7 +256,8 @@ static bool take_fixture(gpu *g, const dr_rule *rule, dr_dtype dtype, bool many,
     const int64_t K = head_sizes[size][0], V = head_sizes[size][1];
     fixture f = {.g = g, .what = what};
     cudaStream_t stream;
-    if (cudaStreamCreate(&stream) != cudaSuccess) return fault_is(what, "no stream");
+    /* not one that waits for the default stream, whose use by another thread would end what is captured */
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return fault_is(what, "no stream");
     const dr_backend_options options = {.dtype = dtype, .device = g->device, .stream = stream};
     if (dr_backend_open("cuda", &options, &f.backend) != DR_OK) return fault_is(what, "%s", dr_last_error());
     f.pool = drawn(rule, many ? MANY_SLOTS : SLOTS, 1, K, V, seed);
