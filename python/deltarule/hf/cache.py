@@ -87,6 +87,7 @@ class DeltaruleCache:
 
         ValueError: that is before what the cache can come back to.
         """
+        length = int(length)  # generate gives a tensor, which would go on being counted in place
         wanted = self.columns + length if length <= 0 else min(length, self.columns)
         if wanted == self.columns:
             return
