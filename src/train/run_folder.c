@@ -140,7 +140,8 @@ dr_status dr_run_folder_check(const char *folder) {
     struct stat about;
     char holder[2 * LONGEST_HOLDER], *path;
     DR_TRY(dr_run_folder_check_name(folder));
-    if (stat(folder, &about) != 0 && errno == ENOENT && lstat(folder, &about) == 0)
+    /* what is there by now, and is no link, was made by another process in between */
+    if (stat(folder, &about) != 0 && errno == ENOENT && lstat(folder, &about) == 0 && S_ISLNK(about.st_mode))
         return dr_fail(DR_ERROR_IO, "%s: cannot make the run folder: it is a link that leads nowhere", folder);
     if (stat(folder, &about) != 0)
         return errno == ENOENT ? DR_OK
