@@ -178,8 +178,8 @@ static dr_status tell(const cli_flag *flags, const dr_experiment *experiment) {
     return dr_experiment_report(experiment, report, print_line, NULL);
 }
 
-/* What no run could compute with is told once, before any begins. A GPU is left to the runs: opened here it would keep memory.
- */
+/* Whether this build has the backend and its type of numbers: refused here once, not by every run. A GPU is not opened, since
+ * this process would keep memory on it while the runs need it. */
 static dr_status check_backend(const cli_flag *flags) {
     const char *name = flags[BACKEND].value;
     dr_backend *backend = NULL;

@@ -98,7 +98,7 @@ dr_status dr_cuda_backward_run(const dr_cuda_backward_call *call, dr_cuda_stream
     if (dr_cuda_diagonal_inside_back(&call->plan) || rows_back)
         DR_TRY(dr_cuda_diagonal_begin_inside(&call->plan, call->chunk.cu, &call->chain, NULL, stream));
     const size_t dots = dr_cuda_diagonal_dots_bytes(&call->plan);
-    if (dots > 0) DR_CUDA(cudaMemsetAsync(call->diagonal.dots, 0xff, dots, stream.at)); /* nothing is told (told.cuh) */
+    if (dots > 0) DR_CUDA(cudaMemsetAsync(call->diagonal.dots, 0xff, dots, stream.at)); /* to DR_UNTOLD (told.cuh) */
     DR_TRY(dr_cuda_backward_reverse(call, stream));
     const dr_cuda_backward_call parts = spread(call);
     if (dr_cuda_backward_fuses(&call->plan)) {

@@ -341,8 +341,8 @@ static __device__ inline void dr_one_decay(const dr_scan_call &call, const dr_pr
         call.tensors.keep[x.block * width + i] = small.total[0] * small.total[1] * small.total[2] * small.total[3];
 }
 
-/* undecayed: what is seen by rows that read before their decay, which is what queries of the rows before them see; the first
- * row of a half sees nothing within it. */
+/* Decays between the rows of a block. undecayed: rows read the state before they decay it. Row i then reads what the query of
+ * row i - 1 reads, so it takes that row's decays; the first row of a half reads nothing of its own half. */
 static __device__ inline dr_prepare_near dr_one_near(const dr_one_rows &rows, bool undecayed) {
     const int i = dr_copy_thread(), g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
     const bool first = undecayed && g == 0, before = undecayed && g > 0;

@@ -68,6 +68,7 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     return call;
 }
 
+/* dr_cuda_scan_wide as an instance knows it: keys of more than two boxes of 64 channels. */
 static __host__ __device__ constexpr bool dr_scan_is_wide(int boxes) {
     return boxes > 2;
 }
@@ -156,8 +157,9 @@ static __device__ inline dr_group_stream dr_group_open(const void *row, int64_t 
     return stream;
 }
 
-/* rows: 64 or a multiple of 16 below, of which every spacing-th of the tile is meant; to: the thread's place in the tile.
- * there: whether its 16 bytes of the last box are, which are zeros else. */
+/* Copies the thread's part of a tile. rows: of the tile, 64 or a smaller multiple of 16; spacing: every spacing-th row is
+ * copied; to: the thread's place in the tile. there: false where vectors end before the thread's 16 bytes of the last box,
+ * which become zeros. */
 template <int boxes, int spacing = 1>
 static __device__ inline void dr_group_fill(dr_group_stream &stream, unsigned to, int rows, bool there = true) {
     DR_UNROLL (j, 4 / spacing) {

@@ -43,8 +43,9 @@ template <int tiles> static __device__ inline float (&dr_group_piece(float (&s)[
     return (float(&)[4][4])s[piece * 4];
 }
 
-/* C (+)= A B for an operand A of so many boxes of channels, B's columns being rows of a tile: 32 channels at a time, of which
- * make(piece, a) makes the operand while the products of the piece before are under way, and use(piece, a) reads it then. */
+/* C = A B, or C += A B where `add` is set. A has `boxes` boxes of 64 channels; columns of B are rows of a tile. The product
+ * goes in pieces of 32 channels: make(piece, a) makes a piece's operand while the product of the piece before is under way, and
+ * use(piece, a) reads the operand after its product has been asked for. */
 template <typename T, int boxes, typename F, typename G>
 static __device__ inline void dr_group_pieces(float (&c)[8][4], unsigned tile, bool add, F make, G use) {
     unsigned a[2][2][4];
