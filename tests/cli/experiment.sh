@@ -44,6 +44,12 @@ expect 1 'file/below: cannot make the folder: Not a directory' "$deltarule" expe
 if [ -s stdout ] || [ "$(wc -l <stderr)" -ne 1 ]; then fail 'a folder that cannot be made is told twice, or with a table'; fi
 expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
 expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
+# settings that no run takes, alone or with the others, and those that the command sets itself
+expect 2 'gdn,learning_rate=0.001,seed=1: hidden is 17 and heads is 2' "$deltarule" experiment tiny.json --out never --settings '{"hidden": 17}'
+expect 2 'gdn,learning_rate=0.001,seed=1: 20 pairs do not fit' "$deltarule" experiment tiny.json --out never --settings '{"lengths": "16/20"}'
+expect 2 'seed is no setting of an experiment' "$deltarule" experiment tiny.json --out never --settings '{"seed": 7}'
+expect 2 'threads is no setting of an experiment' "$deltarule" experiment tiny.json --out never --settings '{"threads": 2}'
+[ ! -e never ] || fail 'settings that no run takes make a folder'
 
 # what is recorded counts elsewhere and is not run again; what gets done is added; another form is not taken for it
 expect 0 'recorded: 3 of 8 runs, a machine, cpu, float32; deltarule ' "$deltarule" experiment tiny.json --out here --most 3 --jobs 2 \
@@ -110,10 +116,10 @@ expect 0 '2/2' "$deltarule" experiment tiny.json --out killed --jobs 2
 diff table stdout || fail 'after kills the table is another one'
 
 # a run that fails does not stop the others
-sed 's/"learning_rate": \[0.001, 0.01\]/"pairs": {"many": {"lengths": "16\/20"}, "few": {}}/; s/"best_of": \[[^]]*\], *//; s/"seeds": 2/"seeds": 1/' \
+sed 's/"learning_rate": \[0.001, 0.01\]/"from": {"a model": {"init": "nowhere"}, "nothing": {}}/; s/"best_of": \[[^]]*\], *//; s/"seeds": 2/"seeds": 1/' \
     tiny.json >failing.json
 expect 1 'failed: ' "$deltarule" experiment failing.json --out failing --jobs 1
-grep -q 'gdn *few *1/1' stdout || fail 'the other runs were not done'
+grep -q 'gdn *nothing *1/1' stdout || fail 'the other runs were not done'
 
 # a run that is killed, as by a kernel without memory, is told by its signal
 "$deltarule" experiment long.json --out slain --jobs 1 --most 1 >slain.out 2>slain.err &

@@ -1,5 +1,6 @@
 /* An experiment from its file: axes, then the cells of the grid with the settings of each. Every setting goes through
- * dr_train_options, so that a value that no run takes is refused before the first run begins. */
+ * dr_train_options, and all of a point through dr_run_plan_make, so that what no run takes is refused before the first begins.
+ */
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/number.h"
@@ -257,11 +258,36 @@ dr_status dr_experiment_options_of(const dr_cell *cell, dr_train_options **made)
     return status;
 }
 
+/* Values that a setting takes and a run does not, such as a width that its heads do not divide. A run that goes on from a model
+ * finds out by itself, since the model would have to be read. */
+static dr_status check_together(const dr_train_options *options) {
+    const dr_backend_options one = {.threads = 1};
+    dr_run_plan plan;
+    dr_backend *backend = NULL;
+    if (*dr_train_options_get(options, "init")) return DR_OK;
+    DR_TRY(dr_backend_open("cpu", &one, &backend));
+    const dr_status status = dr_run_plan_make(backend, options, 0, &plan);
+    dr_backend_close(backend);
+    return status;
+}
+
 static dr_status check_settings(const dr_cell *cell) {
     dr_train_options *options = NULL;
     DR_TRY(dr_experiment_options_of(cell, &options));
+    const dr_status status = check_together(options);
     dr_train_options_destroy(options);
-    return dr_follow_check(cell->then);
+    return status == DR_OK ? dr_follow_check(cell->then) : status;
+}
+
+/* What the command sets itself would be passed over in silence. */
+static dr_status check_own(const json_t *settings) {
+    if (json_object_get(settings, "seed"))
+        return dr_fail(DR_ERROR_ARGUMENT, "seed is no setting of an experiment: \"seeds\" says how many there are");
+    if (json_object_get(settings, "threads"))
+        return dr_fail(
+            DR_ERROR_ARGUMENT,
+            "threads is no setting of an experiment: results do not depend on it, and whoever runs it says how many");
+    return DR_OK;
 }
 
 static dr_status make_cell(const dr_experiment *experiment, const json_t *base, int row, int seed, dr_cell *cell) {
@@ -270,7 +296,9 @@ static dr_status make_cell(const dr_experiment *experiment, const json_t *base, 
     int failed = !cell->settings;
     for (int a = 0; a < experiment->axes && !failed; a++)
         failed = json_object_update(cell->settings, experiment->axis[a].value[dr_row_value(experiment, row, a)].settings);
-    if (failed || json_object_set_new(cell->settings, "seed", json_integer(seed))) return no_memory();
+    if (failed) return no_memory();
+    DR_TRY(check_own(cell->settings));
+    if (json_object_set_new(cell->settings, "seed", json_integer(seed))) return no_memory();
     cell->then = json_incref(json_object_get(cell->settings, "then"));
     json_object_del(cell->settings, "then");
     if (seed > 1) return DR_OK; /* as the first of its row */
