@@ -15,7 +15,10 @@ first forward and backward.
 Bytes are those that must move: inputs and outputs once each way. Operations are counted as by the chunkwise form in chunks of 64
 tokens, 6 K V + 64 (2 K + 2 V) a token and value head, three times that with the backward, whatever the kernel does.
 
-Usage: peers_gpu.py [--library FILE] [--rules NAMES] [--shapes 1x32768x8,16x2048x8] [--dtype bf16] [--repeats N] [--json FILE]
+Before a peer's first call Triton compiles and measures each configuration of each of its kernels, minutes in one process; with --jobs N so
+many processes compile them first, by python/bench/triton_tuning.py.
+
+Usage: peers_gpu.py [--library FILE] [--rules NAMES] [--shapes 1x32768x8,16x2048x8] [--dtype bf16] [--repeats N] [--jobs N] [--json FILE]
        peers_gpu.py --recorded [--deltarule FILE] [--rules NAMES] [--shapes ...] [--repeats N] [--json FILE]
 """
 import argparse
@@ -25,6 +28,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 try:
@@ -351,17 +355,56 @@ def arguments():
     parser.add_argument("--size", type=int, default=128, help="K and V of a head")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "float32"), default="bf16")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--jobs", type=int, default=0, help="processes that compile the peers' kernels first")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--recorded", action="store_true", help="ratios to recorded times, through deltarule bench")
     parser.add_argument("--json", help="writes all numbers to this file")
     return parser.parse_args()
 
 
-def beside(wanted):
+def tuning():
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python", "bench"))
+    import triton_tuning
+    return triton_tuning
+
+
+def opened(wanted):
+    """The library, and its backend on PyTorch's GPU and stream."""
     library = open_library(wanted.file)
     backend = c_void_p()
     options = Options(dtype={"bf16": BF16, "fp16": F16, "float32": F32}[wanted.dtype], device=torch.cuda.current_device(),
                       stream=torch.cuda.current_stream().cuda_stream)
     check(library, library.dr_backend_open(b"cuda", byref(options), byref(backend)))
+    return library, backend
+
+
+def compile_part(wanted):
+    """Runs each peer once at each shape, and compiles this process's share of the configurations on the way."""
+    tuning().first_that_runs(*map(int, wanted.part.split("/")))
+    library, backend = opened(wanted)
+    found, _ = peers()
+    for rule in wanted.rules.split(","):
+        for shape in (tuple(int(x) for x in name.split("x")) for name in wanted.shapes.split(",")) if rule in found else ():
+            case = Case(library, backend, rule, shape, wanted.size)
+            for _, function, call in found[rule]:
+                try:
+                    run_peer(function, call, case, shape, wanted.size, 1)
+                except Exception as reason:  # the process that measures tells what a peer cannot do
+                    print(f"{rule}: {reason}", flush=True)
+
+
+def compile_first(wanted):
+    begin = time.perf_counter()
+    parts = [subprocess.Popen([sys.executable, *sys.argv, "--part", f"{i}/{wanted.jobs}"], stdout=subprocess.DEVNULL) for i in range(wanted.jobs)]
+    failed = sum(one.wait() != 0 for one in parts)
+    print(f"kernels compiled by {wanted.jobs} processes, {failed} failed, in {time.perf_counter() - begin:.0f} s", flush=True)
+    tuning().briefly()
+
+
+def beside(wanted):
+    if wanted.jobs:
+        compile_first(wanted)
+    library, backend = opened(wanted)
     copy, product = ceilings()
     print(f"{torch.cuda.get_device_name()}: device copy {copy * 1e-12:.2f} TB/s, bf16 product {product * 1e-12:.0f} TFLOP/s")
     found, missing = peers()
@@ -408,6 +451,9 @@ def main():
     wanted = arguments()
     if not wanted.recorded and not torch:
         print(f"skipped: PyTorch, which makes the inputs and the events, is not there: {torch_missing}")
+        return
+    if wanted.part:
+        compile_part(wanted)
         return
     lines = recorded(wanted) if wanted.recorded else beside(wanted)
     if wanted.json:
