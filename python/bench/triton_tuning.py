@@ -13,7 +13,7 @@ def first_that_runs(part=0, parts=0):
     """Each kernel takes the first of its configurations that this GPU can run, and nothing is measured or kept on disk.
 
     Results do not depend on the configuration. With parts, this process also compiles every parts-th configuration from `part` on into
-    Triton's cache folder, which others read: so many processes compile what one of them then measures.
+    Triton's cache folder, which others read, and runs one of these: so many processes compile what one of them then measures.
     """
     from triton.runtime.autotuner import Autotuner
     pruned = Autotuner.prune_configs
@@ -22,16 +22,17 @@ def first_that_runs(part=0, parts=0):
         self.cache_results = False
         self.__dict__["do_bench"] = lambda call, quantiles: (call(), [0.0] * 3)[1]  # called once
         configs, given = pruned(self, kwargs), {**self.nargs, **kwargs}
+        own = configs[part::parts] if parts else []
         if parts:
             begin, failed = time.perf_counter(), 0
-            for config in configs[part::parts]:
+            for config in own:
                 try:
                     self.fn.run(**{**given, **config.all_kwargs(), "warmup": True})  # compiles only
                 except Exception:  # a configuration that cannot be compiled is left to the process that measures
                     failed += 1
-            print(f"{self.base_fn.__name__}: {len(configs[part::parts])} of {len(configs)} configurations, {failed} failed, "
+            print(f"{self.base_fn.__name__}: {len(own)} of {len(configs)} configurations, {failed} failed, "
                   f"{time.perf_counter() - begin:.1f} s", flush=True)
-        return [next((config for config in configs if math.isfinite(self._bench(config=config, **given)[0])), configs[0])]
+        return [next((config for config in own + configs if math.isfinite(self._bench(config=config, **given)[0])), configs[0])]
 
     Autotuner.prune_configs = prune_configs
 
