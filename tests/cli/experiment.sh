@@ -2,6 +2,16 @@
 # A sweep of small runs: begun, told of while it runs, killed at any moment, gone on with, and what comes out is the same.
 . "$(dirname "$0")/expect.sh"
 
+# Whether a command comes to hold within a minute.
+comes() {
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ $tries -lt 1200 ] || return 1
+        sleep 0.05
+    done
+}
+
 cat >tiny.json <<'JSON'
 {"title": "A tiny sweep", "source": "a test", "seeds": 2, "measures": ["held_out_loss", "accuracy"], "best_of": ["learning_rate"],
  "settings": {"task": "mqar", "lengths": "16/2", "hidden": 16, "layers": 1, "heads": 2, "intermediate": 16, "vocabulary": 128,
@@ -81,20 +91,18 @@ expect 1 'recorded/tiny.jsonl, line 9: the key "settings" is missing' "$deltarul
 sed 's/"steps": 60/"steps": 4000/' tiny.json >long.json
 CUDA_VISIBLE_DEVICES=7,GPU-5 "$deltarule" experiment long.json --out gpus --jobs 2 --gpus 2 >/dev/null 2>&1 &
 process=$!
-tries=0
 seen() {
     read -r children <"/proc/$process/task/$process/children" || true
     for child in $children; do
         tr '\0' '\n' <"/proc/$child/environ" | grep '^CUDA_VISIBLE_DEVICES='
     done 2>/dev/null | sort | tr '\n' ' '
 }
-while [ "$(seen)" != 'CUDA_VISIBLE_DEVICES=7 CUDA_VISIBLE_DEVICES=GPU-5 ' ] && [ $tries -lt 200 ]; do
-    tries=$((tries + 1))
-    sleep 0.05
-done
+each_sees_one() { [ "$(seen)" = 'CUDA_VISIBLE_DEVICES=7 CUDA_VISIBLE_DEVICES=GPU-5 ' ]; }
+spread=yes
+comes each_sees_one || spread=
 kill -9 $process
 wait $process 2>/dev/null || true
-[ $tries -lt 200 ] || fail 'the runs are not spread over the GPUs'
+[ "$spread" ] || fail 'the runs are not spread over the GPUs'
 expect 2 'CUDA_VISIBLE_DEVICES (3) leaves 1 visible' env CUDA_VISIBLE_DEVICES=3 "$deltarule" experiment long.json --out gpus --gpus 2
 
 before=$(find whole -name metrics.csv -exec cksum {} + | sort)
@@ -124,13 +132,12 @@ grep -q 'gdn *nothing *1/1' stdout || fail 'the other runs were not done'
 # a run that is killed, as by a kernel without memory, is told by its signal
 "$deltarule" experiment long.json --out slain --jobs 1 --most 1 >slain.out 2>slain.err &
 process=$!
-tries=0
 child=
-while [ -z "$child" ] && [ $tries -lt 200 ]; do
-    tries=$((tries + 1))
-    sleep 0.05
-    read -r child _ <"/proc/$process/task/$process/children" || true
-done
+has_child() {
+    read -r child _ <"/proc/$process/task/$process/children" || true # it ends without a line's end
+    [ "$child" ]
+}
+comes has_child || fail 'no run begins'
 kill -9 "$child"
 if wait $process; then fail 'a run was killed, and the command says that all is well'; fi
 grep -q 'failed: it .*ended by signal 9, Killed' slain.err || fail "a killed run is told as: $(cat slain.err)"
@@ -156,14 +163,12 @@ expect 0 'rule,learning_rate,done,seeds' "$deltarule" experiment tiny.json --out
 expect 0 '"verdict":' "$deltarule" experiment tiny.json --out whole --table --json
 
 # no more runs at once than this process has cores
-taskset -c "$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')" "$deltarule" experiment long.json --out cores >/dev/null 2>&1 &
+first=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')
+taskset -c "$first" "$deltarule" experiment long.json --out cores >/dev/null 2>&1 &
 process=$!
-tries=0
 children() { wc -w <"/proc/$process/task/$process/children"; }
-while [ "$(children)" -lt 1 ] && [ $tries -lt 200 ]; do
-    tries=$((tries + 1))
-    sleep 0.05
-done
+child=
+comes has_child || fail 'no run begins on one core'
 sleep 0.3
 began=$(children)
 kill -9 $process
