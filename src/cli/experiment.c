@@ -312,6 +312,23 @@ static bool check_gpus(int gpus, int *exit_status) {
     return false;
 }
 
+/* Names that are given have letters: an empty folder of results would be that of all files. --table looks into a folder, or
+ * where none is yet. */
+static bool check_names(const cli_flag *flags, int *exit_status) {
+    static const int named[] = {OUT, RESULTS, MACHINE, TEXT, TASKS};
+    struct stat facts;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (flags[named[i]].given && !*flags[named[i]].value) {
+            *exit_status =
+                cli_usage(&cli_experiment, "--%s is empty: give a name, or leave it out", flags[named[i]].setting.name);
+            return false;
+        }
+    const char *out = flags[OUT].given ? flags[OUT].value : ".";
+    if (stat(out, &facts) != 0 || S_ISDIR(facts.st_mode)) return true;
+    *exit_status = cli_usage(&cli_experiment, "--out: %s is not a folder", out);
+    return false;
+}
+
 static int run(int argc, char **argv) {
     cli_flag flags[FLAGS];
     int operands, exit_status;
@@ -323,7 +340,7 @@ static int run(int argc, char **argv) {
     if (cli_flag_boolean(&flags[PICTURE]) && !cli_flag_boolean(&flags[TABLE]))
         return cli_usage(&cli_experiment, "--picture is for --table: a sweep draws its picture at its end");
     if (cli_flag_boolean(&flags[LIST])) return list();
-    if (!check_gpus((int)cli_flag_integer(&flags[GPUS]), &exit_status)) return exit_status;
+    if (!check_gpus((int)cli_flag_integer(&flags[GPUS]), &exit_status) || !check_names(flags, &exit_status)) return exit_status;
     if (operands < 1) return cli_usage(&cli_experiment, "which experiment? --list tells which there are");
     if (!find_file(argv[1], file, &exit_status)) return exit_status;
     if (cli_flag_boolean(&flags[TABLE]) && flags[RESULTS].given && !is_there(flags[RESULTS].value))

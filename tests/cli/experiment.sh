@@ -52,6 +52,10 @@ expect 2 'the experiment has 18' "$deltarule" experiment tiny.json --out sevente
 touch file
 expect 1 'file/below: cannot make the folder: Not a directory' "$deltarule" experiment tiny.json --out file/below
 if [ -s stdout ] || [ "$(wc -l <stderr)" -ne 1 ]; then fail 'a folder that cannot be made is told twice, or with a table'; fi
+expect 2 '--out: file is not a folder' "$deltarule" experiment tiny.json --out file --table
+for flag in out results machine text tasks; do
+    expect 2 "--$flag is empty" "$deltarule" experiment tiny.json --$flag '' --most 1
+done
 expect 2 'no axis of the grid' "$deltarule" experiment tiny.json --out seventeen --only '{"rul": []}'
 expect 2 'choose among its values' "$deltarule" experiment tiny.json --out seventeen --settings '{"rule": "kda"}'
 # settings that no run takes, alone or with the others, and those that the command sets itself
