@@ -11,7 +11,8 @@
 
 #include <deltarule/deltarule.h>
 
-enum { GUARD = 64, SHIFT = 4, MOST_FAILED = 20 };
+enum { GUARD = 64, SHIFT = 4, MOST_FAILED = 20, MOST_DRAWS = 24 };
+static const double unit_of_vectors = 0x1p-8; /* bf16's */
 static const unsigned char untouched = 0x5a;
 
 /* ---- draws --------------------------------------------------------------------------------------------------------------- */
@@ -34,8 +35,12 @@ void *draw_block(trials *t, int64_t count, size_t size) {
     return t->blocks[t->taken++] = memory;
 }
 
+static void release_from(trials *t, int first) {
+    while (t->taken > first) free(t->blocks[--t->taken]);
+}
+
 void release_draws(trials *t) {
-    while (t->taken > 0) free(t->blocks[--t->taken]);
+    release_from(t, 0);
 }
 
 int64_t draw_between(trials *t, int64_t least, int64_t most) {
@@ -51,6 +56,10 @@ int64_t draw_width(trials *t, int64_t most) {
     int64_t chosen = draw_flip(t) ? draw_between(t, 1, 40) : real[draw_between(t, 0, 4)];
     while (chosen > most) chosen = draw_between(t, 1, most);
     return chosen;
+}
+
+int draw_unit(trials *t, int round) {
+    return round / 2 % 2 ? 128 : 4 << draw_between(t, 1, 5);
 }
 
 columns_drawn draw_columns(trials *t, int64_t columns) {
@@ -238,6 +247,30 @@ static double error_of(const tensor *x, const double *is, const double *wanted) 
     return worst;
 }
 
+/* What the reference loses in tensor i that stores vectors as tested does, of so many neighbours of the call: the largest. A
+ * neighbour's vectors are moved by up to a unit in the last place. */
+static double loss_of_neighbours(trials *t, const call *c, int i, int draws) {
+    const int before = t->taken;
+    dr_random random = t->random;
+    double largest = 0;
+    for (int draw = 0; draw < draws && !t->wrong[0]; draw++) {
+        call moved = *c;
+        for (int k = 0; k < MOST_TENSORS; k++) {
+            tensor *x = &moved.tensors[k];
+            if (!x->values || x->of != VECTORS || x->is == WRITTEN) continue;
+            double *values = draw_block(t, x->count, sizeof(double));
+            const double *from = x->values;
+            for (int64_t j = 0; j < x->count; j++)
+                values[j] = stored(t, from[j] * (1 + unit_of_vectors * (2 * dr_random_uniform(&random) - 1)));
+            x->values = values;
+        }
+        const results exact = run_on(t, &moved, t->exact), rounded = run_on(t, &moved, t->rounded);
+        if (!t->wrong[0]) largest = fmax(largest, error_of(&c->tensors[i], rounded.of[i], exact.of[i]));
+        release_from(t, before);
+    }
+    return largest;
+}
+
 static void compare(trials *t, const call *c, int i, const results *is, const results *exact, const results *rounded) {
     const tensor *x = &c->tensors[i];
     if (!is_float(x) && x->of != DOUBLES) {
@@ -247,8 +280,11 @@ static void compare(trials *t, const call *c, int i, const results *is, const re
     }
     double tolerance = c->tolerance > 0 ? c->tolerance : forward_tolerance;
     if (tolerance == backward_tolerance && x->is == ADDED) tolerance = sum_tolerance;
+    const bool rounds = rounded && x->of == VECTORS;
     const double error = error_of(x, is->of[i], exact->of[i]);
-    const double allowed = tolerance + (rounded && x->of == VECTORS ? 2 * error_of(x, rounded->of[i], exact->of[i]) : 0);
+    double loss = rounds ? error_of(x, rounded->of[i], exact->of[i]) : 0;
+    if (rounds && error > tolerance + 2 * loss) loss = fmax(loss, loss_of_neighbours(t, c, i, MOST_DRAWS - 1));
+    const double allowed = tolerance + 2 * loss;
     if (!(error / allowed <= t->worst)) t->worst = error / allowed, t->worst_call = c->name;
     if (!(error <= allowed))
         wrong(t, "%s: %s [%lld, rows of %lld] is off by %.3g of its norm, %.3g is allowed", c->name, x->name,
@@ -291,8 +327,10 @@ bool network_cases(trials *t, int rounds) {
     char first[sizeof t->wrong] = "";
     int failed = 0;
     bool found = !t->only;
+    dr_random seeds = t->random;
     for (int list = 0; list < LISTS; list++)
         for (const network_case *c = lists[list]; c->name; c++) {
+            t->random = dr_random_start(dr_random_word(&seeds), 1); /* so that no case depends on others */
             if (t->only && strcmp(t->only, c->name) != 0) continue;
             found = true;
             for (int round = 0; round < rounds && failed < MOST_FAILED; round++) {

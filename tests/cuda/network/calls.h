@@ -3,7 +3,8 @@
  *
  *     float32    vectors and numbers are within the tolerances of the CPU's tests, by the norm of a tensor
  *     bf16       a vector's worst row is within twice the error of the reference that stores vectors in bf16, plus that of
- *                float32; a row's error counts beside its own norm, or the mean one where that is larger
+ *                float32; a row's error counts beside its own norm, or the mean one where that is larger. Of the reference's
+ *                error the largest of up to 24 draws counts, the call's own and those of its neighbours (../rounding.h)
  *     integers   are the reference's
  *     again      gives the same bits; what is only read stays, as do the bytes behind every tensor; what is written begins as
  * NaN
@@ -76,6 +77,8 @@ int64_t draw_between(trials *t, int64_t least, int64_t most);
 bool draw_flip(trials *t);
 /* A width of rows, real ones among them: 1 to most. */
 int64_t draw_width(trials *t, int64_t most);
+/* Channels of a head whose convolution divides it by its length: in half of all rounds as many as a warp takes. */
+int draw_unit(trials *t, int round);
 /* One to three sequences, packed or equally long. */
 dr_layout draw_layout(trials *t, int64_t most);
 
