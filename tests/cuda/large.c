@@ -244,7 +244,7 @@ static bool many_sequences_are_right(gpu *g, int type, const char *rule, int64_t
 
 /* Equally long sequences whose scans leave a quarter of an H200's multiprocessors to other stages, and the same ones packed,
  * whose stages follow one another: the same bits, run after run. */
-static bool stages_beside_are_right(gpu *g, const dr_rule *rule, fault *what) {
+static bool stages_beside_are_right(gpu *g, const dr_rule *rule, int64_t key_heads, fault *what) {
     enum { SEQUENCES = 7, TOKENS = 500, ROWS = SEQUENCES * TOKENS, RUNS = 5 };
     int64_t cu_seqlens[SEQUENCES + 1];
     for (int i = 0; i <= SEQUENCES; i++) cu_seqlens[i] = i * TOKENS;
@@ -252,7 +252,7 @@ static bool stages_beside_are_right(gpu *g, const dr_rule *rule, fault *what) {
         .forget = DR_FORGET,
         .rule = rule,
         .layout = {.sequences = SEQUENCES, .rows = ROWS},
-        .key_heads = 7,
+        .key_heads = key_heads,
         .value_heads = 7,
         .key_size = 64,
         .value_size = 128,
@@ -273,10 +273,12 @@ static bool stages_beside_are_right(gpu *g, const dr_rule *rule, fault *what) {
 bool suite_large(gpu *g, fault *what) {
     static const char *const rules[] = {"gdn", "delta_net", "kda", "gla", "pgdn", "pkda", "eda", "dplr"};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!stages_beside_are_right(g, dr_rule_find(rules[i]), what)) return false;
+        if (!stages_beside_are_right(g, dr_rule_find(rules[i]), 7, what)) return false;
     dr_rule late = *dr_rule_find("eda"); /* two rows that only the kernel for any rule prepares */
     late.row[0].undecayed = true;
-    if (!stages_beside_are_right(g, &late, what)) return false;
+    dr_rule sum = *dr_rule_find("kda"); /* one row, likewise, as value heads share a key head */
+    sum.row[0].read = DR_READ_KEY_PLUS_QUERY;
+    if (!stages_beside_are_right(g, &late, 7, what) || !stages_beside_are_right(g, &sum, 1, what)) return false;
     return many_sequences_are_right(g, 0, "gdn", 8, DR_PATH_RECURRENT, what) &&
            many_sequences_are_right(g, 0, "gdn", 8, DR_PATH_CHUNKWISE, what) &&
            many_sequences_are_right(g, 1, "pgdn", 64, DR_PATH_CHUNKWISE, what) &&

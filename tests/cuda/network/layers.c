@@ -292,7 +292,7 @@ CASE(convolutions) {
                  .width = round % 3 ? 4 : draw_between(t, 1, 8),
                  .activation = (dr_activation)(round % 2)};
     if (round % 3 && draw_flip(t)) { /* vectors of it are divided by their lengths */
-        n.unit = 4 << draw_between(t, 1, 5), n.channels = n.unit * draw_between(t, 1, 3);
+        n.unit = draw_unit(t, round), n.channels = n.unit * draw_between(t, 1, 3);
         n.eps = 1e-6;
     }
     const columns_drawn panel = draw_columns(t, n.channels);

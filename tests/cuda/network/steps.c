@@ -30,8 +30,8 @@ CASE(few_rows) {
                    .in = 8 * draw_between(t, 1, 170),
                    .out = draw_width(t, 90),
                    .computed = draw_flip(t)};
-    if (round % 4 > 1 && draw_flip(t)) /* blocks of more rows of weights */
-        l.rows = from, l.in = 8 * draw_between(t, 1, 20), l.out = 2048 * draw_between(t, 1, 2) + 4 * l.out;
+    const int more = (round + round / 4) % 3; /* rows of weights that a block takes beside one */
+    if (round % 4 > 1 && more > 0) l.rows = from, l.in = 8 * draw_between(t, 1, 20), l.out = 2048 * more + 4 * l.out;
     if (t->tested->storage != DR_BF16) return;
     check_call(t, &(call){.name = "linear of few rows",
                           .descriptor = &l,
@@ -81,8 +81,7 @@ CASE(convolution_steps) {
                  .channels = round == 1 ? 256 : draw_width(t, 128),
                  .width = round % 3 ? 4 : draw_between(t, 2, 8),
                  .activation = (dr_activation)(round % 2)};
-    if (round % 3 && draw_flip(t))
-        n.unit = 4 << draw_between(t, 1, 5), n.channels = n.unit * draw_between(t, 1, 3), n.eps = 1e-6;
+    if (round % 3 && draw_flip(t)) n.unit = draw_unit(t, round), n.channels = n.unit * draw_between(t, 1, 3), n.eps = 1e-6;
     const columns_drawn panel = draw_columns(t, n.channels);
     n.x_row = n.unit > 0 ? panel.row / 8 * 8 + 8 * (panel.row % 8 > 0) : panel.row;
     check_call(t, &(call){.name = "conv of a step",
