@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/traps" "$work/tree"
 cp -r "$project/tools" "$project/bench" "$work/tree/"
-for name in apt-get sudo cmake make git pip gnuplot cc gcc mktemp; do
+for name in apt-get sudo cmake make git pip gnuplot cc gcc mktemp cuobjdump nvcc; do
     printf '#!/bin/sh\necho "%s $*" >>"%s/called"\nexit 99\n' $name "$work" >"$work/traps/$name"
     chmod +x "$work/traps/$name"
 done
