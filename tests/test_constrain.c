@@ -346,6 +346,7 @@ static void test_refused(void **state) {
         {"{\"enum\": [1], \"type\": \"string\"}", "no value of its \"type\""},
         {"{\"$ref\": \"#/$defs/none\"}", "#/$defs/none"},
         {"{\"$ref\": \"#\"}", "leads to itself"},
+        {"{\"$ref\": \"#/$defs/a\", \"$defs\": {\"a\": {\"type\": \"integer\", \"maximum\": 3}}}", "\"maximum\""},
         {"{\"minLength\": 1}", "no \"type\""},
         {"{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 1}", "above"},
         {"{\"type\": \"string\", \"minLength\": -1}", "minLength"},

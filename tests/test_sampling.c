@@ -118,12 +118,13 @@ static void test_penalties(void **state) {
     dr_sampler_destroy(sampler);
 
     /* presence and frequency count the answer only; repetition the prompt too: 2/1.5 = 1.33 < 1.5 < 1.5*... */
+    sampling.presence_penalty = 0.75;
     sampler = make(&sampling, 4);
     assert_int_equal(dr_sampler_read(sampler, (int32_t[]){0, 0, 0}, 3), DR_OK);
     assert_int_equal(dr_sampler_choose(sampler, logits, &choice), DR_OK);
     assert_int_equal(choice.id, 0);
     dr_sampler_destroy(sampler);
-    sampling.frequency_penalty = 0, sampling.repetition_penalty = 1.5;
+    sampling.presence_penalty = sampling.frequency_penalty = 0, sampling.repetition_penalty = 1.5;
     sampler = make(&sampling, 4);
     assert_int_equal(dr_sampler_read(sampler, (int32_t[]){0, -5, 4000}, 3), DR_OK); /* others than ids are passed over */
     static const int32_t repetition[] = {3, 0, 0};                                  /* 1.33; then 1 (3) 1.33 (0) 1 (1) */
