@@ -239,7 +239,8 @@ static void test_blas_is_described(void **state) {
     assert_int_equal(dr_bench_blas(text, 0), DR_ERROR_ARGUMENT);
 }
 
-/* All threads' processor time is that of this one if it works alone. */
+/* All threads' processor time is that of this one if it works alone. The threads that a build of OpenBLAS starts with wait
+ * busily for a while before they sleep, and are given the time for that. */
 static void test_sgemm_keeps_to_its_threads(void **state) {
     (void)state;
     dr_bench_sgemm sgemm;
@@ -248,12 +249,16 @@ static void test_sgemm_keeps_to_its_threads(void **state) {
     dr_bench_sgemm_item(&sgemm, &item);
     assert_float_equal(item.amount, 8 * 2.0 * 512 * 512 * 512, 0);
     assert_int_equal(item.run(item.context), DR_OK);
-    double process = seconds_of(CLOCK_PROCESS_CPUTIME_ID), own = seconds_of(CLOCK_THREAD_CPUTIME_ID);
-    for (int i = 0; i < 4; i++) assert_int_equal(item.run(item.context), DR_OK);
-    process = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - process;
-    own = seconds_of(CLOCK_THREAD_CPUTIME_ID) - own;
-    assert_true(own > 0.01);
-    assert_true(process < 1.2 * own);
+    bool alone = false;
+    for (int attempt = 0; attempt < 10 && !alone; attempt++) {
+        double process = seconds_of(CLOCK_PROCESS_CPUTIME_ID), own = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+        for (int i = 0; i < 4; i++) assert_int_equal(item.run(item.context), DR_OK);
+        process = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - process;
+        own = seconds_of(CLOCK_THREAD_CPUTIME_ID) - own;
+        assert_true(own > 0.01);
+        alone = process < 1.2 * own;
+    }
+    assert_true(alone);
 
     /* and it is the product */
     const float *a = sgemm.matrices, *b = a + 512 * 512, *c = b + 512 * 512;
