@@ -4,7 +4,7 @@
 # takes ten seconds and more otherwise. All have fixed seeds.
 set(long compositions recurrence_cpu recorded_steps causality theory cli_theory bench cli_bench templates_differ tokenizers_differ
   models_differ hostile_folders convert_opens evaluate_agrees serve_harness long_prompt forms described draft log_decay run_checks
-  process_static process_shared plant_faults cli_interrupt cli_stack chunk_rounding layer_list)
+  process_static process_shared plant_faults cli_interrupt cli_stack chunk_rounding layer_list serve_limits)
 get_property(tests DIRECTORY PROPERTY TESTS)
 # What computes on several threads at once, or is called by several: the thread sanitizer takes these first.
 set(threads accumulate attention cli_chat cli_interrupt conversation draft experts generate host late_numbers operations_cpu plan pool
