@@ -18,7 +18,7 @@ static bool hold(gpu *g, int type, int rounds, fault *what) {
 }
 
 bool suite_networks(gpu *g, fault *what) {
-    const int rounds = g->operation ? 2 : g->brief ? 8 : 40;
+    const int rounds = g->operation ? 2 : g->brief ? 8 : 64;
     const bool float32 = hold(g, 0, rounds, what), bf16 = hold(g, 1, rounds, what);
     return float32 && bf16;
 }
