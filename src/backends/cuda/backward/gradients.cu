@@ -227,8 +227,7 @@ static __device__ inline void make_scores(const worker &w, bool erase) {
         const unsigned rest = w.base + tile_of(w, shape::inverse);
         dr_group_settle(c);
         dr_group_begin();
-#pragma unroll
-        for (int b = 0; b < value_boxes; b++) chain<T, false, true>(c, reader + b * BOX, rest + b * BOX, true);
+        DR_UNROLL (b, value_boxes) chain<T, false, true>(c, reader + b * BOX, rest + b * BOX, true);
         dr_group_commit();
         dr_group_wait<0>();
     }

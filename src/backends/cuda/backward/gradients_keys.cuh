@@ -48,8 +48,7 @@ static __device__ inline float given_exit_sum(const dr_cuda_backward_call &call,
 static __device__ inline float trace_of(const worker &w, const float (&c)[8][4]) {
     const int g = w.row % 8, warp = dr_scan_warp();
     unsigned sum = 0; /* its bits, so that no array is indexed by the warp */
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    DR_UNROLL_BY (n, 8, 2) {
         const float two = g % 2 ? c[n][1] + c[n + 1][3] : c[n][0] + c[n + 1][2];
         sum |= __float_as_uint(two) & (n == 2 * warp && g / 2 == w.t ? 0xffffffffu : 0);
     }

@@ -61,8 +61,7 @@ static __device__ inline void halves_of(unsigned (&high)[4][4], unsigned (&low)[
 /* The numbers of a box, two in each register, that stand where the thread's accumulators do: of row + 8 h, columns 8 n + 2 t
  * and the one behind it. */
 template <typename T> static __device__ inline void load_places(unsigned box, unsigned (&x)[8][2]) {
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    DR_UNROLL_BY (n, 8, 2) {
         dr_operand_a<T> a;
         dr_load_a<T>(a, box, 64, dr_scan_warp() * 16, n * 8);
         x[n][0] = a.x[0], x[n][1] = a.x[1], x[n + 1][0] = a.x[2], x[n + 1][1] = a.x[3];

@@ -108,8 +108,7 @@ template <typename T> static __device__ inline void dr_load_columns(char *tile, 
     const int thread = (int)(dr_forget(threadIdx.x) % DR_COPY_THREADS), row = thread / units, within = thread % units * unit;
     const T *at = from + row * width + column + within;
     const unsigned to = dr_tile_at<T>(dr_shared_address(tile), 64, row, within);
-#pragma unroll
-    for (int j = 0; j < 64; j += step) dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
+    DR_UNROLL_BY (j, 64, step) dr_copy_async(to + (unsigned)(j * 64 * (int)sizeof(T)), at + j * width, true);
 }
 
 /* 64 columns of d_o, the query rows of it. */
@@ -130,8 +129,7 @@ template <typename T> static __device__ inline void dr_store_columns(T *to, int 
     const int row = (int)threadIdx.x / units, within = (int)threadIdx.x % units * unit;
     to += row * width + column + within;
     tile += dr_tile_at<T>(0, 64, row, within);
-#pragma unroll
-    for (int j = 0; j < 64; j += step) *(uint4 *)(to + j * width) = *(const uint4 *)(tile + j * 64 * (int)sizeof(T));
+    DR_UNROLL_BY (j, 64, step) *(uint4 *)(to + j * width) = *(const uint4 *)(tile + j * 64 * (int)sizeof(T));
 }
 
 template <typename T> static __device__ inline void dr_put_pair(char *tile, int row, int column, float left, float right) {
@@ -168,8 +166,7 @@ template <typename T, bool turned, int count>
 static __device__ inline void dr_multiply_row(float (&c)[2 * count][4], const dr_operand_a<T> &a, unsigned tile, int rows,
                                               int contracted, int column = 0) {
     constexpr int ahead = sizeof(T) == 4 ? 1 : count < 4 ? count : 4;
-#pragma unroll
-    for (int first = 0; first < count; first += ahead) {
+    DR_UNROLL_BY (first, count, ahead) {
         dr_operand_b<T> b[ahead][2];
         DR_UNROLL (n, ahead) {
             if constexpr (turned)

@@ -200,16 +200,14 @@ template <typename T> static __device__ inline void apply_inverse(float (&u)[8][
 template <typename T> static __device__ inline void put_lost(char *tile, const float (&u)[8][4]) {
     const int row = (int)(threadIdx.x / 32) * 16 + (int)(threadIdx.x % 32) / 4, t = (int)(threadIdx.x % 4);
     const auto lost = [](float x) { return x - dr_to_float(dr_from_float<T>(x)); };
-#pragma unroll
-    for (int i = 0; i < 16; i++)
+    DR_UNROLL (i, 16)
         dr_put_pair<T>(tile, row + i % 2 * 8, i / 2 * 8 + 2 * t, lost(u[i / 2][i % 2 * 2]), lost(u[i / 2][i % 2 * 2 + 1]));
 }
 
 /* Asks for the inverse as prepare's halves, a fine tile as it is. */
 static __device__ inline void copy_inverse(char *tile, const void *halves) {
     const unsigned mine = threadIdx.x * 16;
-#pragma unroll
-    for (int i = 0; i < DR_HALVES_BYTES; i += BLOCK_THREADS * 16)
+    DR_UNROLL_BY (i, DR_HALVES_BYTES, BLOCK_THREADS * 16)
         dr_copy_whole(dr_shared_address(tile) + mine + i, (const char *)halves + mine + i);
 }
 
@@ -218,8 +216,7 @@ template <typename T> static __device__ inline void load_inverse(char *tile, con
     const int first = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16 * 4;
     from += first * 64 + column;
     tile += dr_tile_at<T>(0, 64, first, column);
-#pragma unroll
-    for (int j = 0; j < 64; j += 8) {
+    DR_UNROLL_BY (j, 64, 8) {
         const float4 all = *(const float4 *)(from + j * 64);
         float x[4] = {all.x, all.y, all.z, all.w}, rest[4];
         T *to = (T *)(tile + j * 64 * (int)sizeof(T));

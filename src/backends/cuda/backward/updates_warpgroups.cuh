@@ -98,8 +98,7 @@ static __device__ inline void ask_chunk(const updates_call &call, const dr_row_b
     if (reads) {
         const unsigned mine = (unsigned)own + (unsigned)dr_copy_thread() * 16;
         const char *from = (const char *)call.chunk.inverse + x.block * DR_HALVES_BYTES + mine;
-#pragma unroll
-        for (int i = 0; i < BOX; i += 128 * 16) dr_copy_whole(dr_shared_address(shared) + places::inverse + mine + i, from + i);
+        DR_UNROLL_BY (i, BOX, 128 * 16) dr_copy_whole(dr_shared_address(shared) + places::inverse + mine + i, from + i);
     }
     if (kind != UPDATES_GATED) ask_output<T, steps>(call, x, shared + places::output + own, column);
     dr_copy_commit();

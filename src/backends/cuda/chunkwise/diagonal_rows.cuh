@@ -73,8 +73,7 @@ template <typename T, int C> static __device__ inline dr_inside_pairs<C> *dr_ins
 
 template <typename T, int C> static __device__ inline void dr_inside_key(const char *tile, int i, int j, float (&k)[C]) {
     const dr_inside_pairs<C> word = *dr_inside_row<T, C>(tile, i, j);
-#pragma unroll
-    for (int e = 0; e < C; e += 2) {
+    DR_UNROLL_BY (e, C, 2) {
         const float2 pair = dr_unpack(T(), word.pair[e / 2]);
         k[e] = pair.x, k[e + 1] = pair.y;
     }
@@ -82,8 +81,7 @@ template <typename T, int C> static __device__ inline void dr_inside_key(const c
 
 template <typename T, int C> static __device__ inline void dr_inside_put(char *tile, int i, int j, const float (&w)[C]) {
     dr_inside_pairs<C> word;
-#pragma unroll
-    for (int e = 0; e < C; e += 2) word.pair[e / 2] = dr_pack(T(), w[e], w[e + 1]);
+    DR_UNROLL_BY (e, C, 2) word.pair[e / 2] = dr_pack(T(), w[e], w[e + 1]);
     *dr_inside_row<T, C>(tile, i, j) = word;
 }
 

@@ -97,8 +97,7 @@ static __device__ inline void dr_prepare_put_sum(const dr_prepare_small &small, 
     to += row * width + (thread ^ row) % 8 * 8;
 #pragma unroll 1
     for (int box = 0; box < boxes; box++) {
-#pragma unroll
-        for (int j = 0; j < 64; j += 16) {
+        DR_UNROLL_BY (j, 64, 16) {
             const int at = (box * 64 + j) * 128;
             const uint4 k = *(const uint4 *)(keys + at), q = *(const uint4 *)(queries + at);
             const unsigned lambda = dr_pack(T(), small.lambda[row + j], small.lambda[row + j]);

@@ -237,8 +237,7 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
 #pragma unroll 1
     for (int box = 0; box < x.boxes; box++) {
         const char *from = at + box * row_bytes;
-#pragma unroll
-        for (int j = 0; j < 64; j += step * spacing) {
+        DR_UNROLL_BY (j, 64, step * spacing) {
             dr_copy_whole(to + j * row_bytes, from);
             from += step * stride;
         }
@@ -249,8 +248,7 @@ static __device__ inline void dr_load_whole(char *tile, const dr_prepare_block &
 /* Boxes of a tile of 64 rows side by side: their addresses differ by constants. */
 template <typename T, int boxes> static __device__ inline void dr_load_boxes(unsigned to, const char *from, uint32_t token) {
     constexpr int row_bytes = 64 * (int)sizeof(T), step = PREPARE_THREADS * 16 / row_bytes;
-#pragma unroll
-    for (int j = 0; j < 64; j += step) {
+    DR_UNROLL_BY (j, 64, step) {
         DR_UNROLL (box, boxes) dr_copy_whole(to + (box * 64 + j) * row_bytes, from + box * row_bytes);
         from += (uint64_t)token * step;
     }
@@ -419,8 +417,7 @@ static __device__ inline void dr_put_tile(const dr_cuda_chunk_plan &plan, const 
     for (int i = dr_copy_thread(); i < rows * lanes; i += PREPARE_THREADS) {
         const int row = i / lanes, column = i % lanes * 8;
         constexpr int unit = 16 / (int)sizeof(T);
-#pragma unroll
-        for (int e = 0; e < 8; e += unit) {
+        DR_UNROLL_BY (e, 8, unit) {
             const int place = first + spacing * row;
             uint4 word = make_uint4(0, 0, 0, 0);
             if (place < 64) word = *(const uint4 *)(tile + dr_tile_at<T>(0, 64, place, column + e));

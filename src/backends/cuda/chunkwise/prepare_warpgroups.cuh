@@ -53,8 +53,7 @@ static __device__ inline void dr_group_scores(unsigned writer, unsigned reader, 
 template <typename T, typename F> static __device__ inline void dr_halves_each(const float *matrix, F put) {
     const int row = dr_copy_thread() % 64, column = dr_copy_thread() / 64 * 32;
     const bool zeros = dr_copy_thread() / 32 == 2; /* rows 0 .. 31, columns 32 .. 63 */
-#pragma unroll
-    for (int i = 0; i < 32; i += 8) {
+    DR_UNROLL_BY (i, 32, 8) {
         uint4 high = make_uint4(0, 0, 0, 0), low = high;
         if (!zeros) {
             const float *from = matrix + row * DR_MATRIX_PITCH + column + i;
@@ -78,8 +77,7 @@ template <typename T> static __device__ inline void dr_halves_put(const float *m
 
 /* Both halves to memory as they lie. */
 static __device__ inline void dr_halves_save(char *to, const char *halves) {
-#pragma unroll
-    for (int i = 0; i < DR_HALVES_BYTES; i += PREPARE_THREADS * 16) {
+    DR_UNROLL_BY (i, DR_HALVES_BYTES, PREPARE_THREADS * 16) {
         const int at = i + dr_copy_thread() * 16;
         *(uint4 *)(to + at) = *(const uint4 *)(halves + at);
     }
@@ -134,8 +132,7 @@ template <typename T> static __device__ inline void dr_group_lay_rows(char *tile
     const int lane = (int)(threadIdx.x % 32), row = dr_copy_thread() / 32 * 16 + lane % 16;
     const unsigned to = dr_shared_address(tile);
     __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    DR_UNROLL_BY (n, 8, 2) {
         const unsigned x[4] = {dr_pack(T(), c[n][0], c[n][1]), dr_pack(T(), c[n][2], c[n][3]),
                                dr_pack(T(), c[n + 1][0], c[n + 1][1]), dr_pack(T(), c[n + 1][2], c[n + 1][3])};
         dr_store_matrices(dr_tile_at<T>(to, 64, row, (n + lane / 16) * 8), x);

@@ -24,8 +24,7 @@ template <typename T, bool along, int columns, int steps>
 static __device__ inline void dr_group_chain(float (&c)[columns][4], const unsigned (&a)[steps][4], unsigned tile, unsigned box,
                                              bool add) {
     const uint64_t b = dr_group_operand(tile, along ? 16 : box);
-#pragma unroll
-    for (int k = 0; k < steps; k++)
+    DR_UNROLL (k, steps)
         dr_group_multiply<along>(T(), c, a[k], dr_group_forward(b, along ? k % 4 * 32 + k / 4 * box : k * 2048), add || k > 0);
 }
 
@@ -49,8 +48,7 @@ template <int tiles> static __device__ inline float (&dr_group_piece(float (&s)[
 template <typename T, int boxes, typename F, typename G>
 static __device__ inline void dr_group_pieces(float (&c)[8][4], unsigned tile, bool add, F make, G use) {
     unsigned a[2][2][4];
-#pragma unroll
-    for (int piece = 0; piece < 2 * boxes; piece++) {
+    DR_UNROLL (piece, 2 * boxes) {
         unsigned(&operand)[2][4] = a[piece % 2];
         if (piece > 0) dr_group_wait<1>();
         make(piece, operand);
@@ -68,11 +66,9 @@ static __device__ inline void dr_group_pieces(float (&c)[8][4], unsigned tile, b
 template <typename T>
 static __device__ inline void dr_group_values(bool unit, unsigned there, unsigned tile, unsigned (&v)[4][4]) {
     const int mine = dr_scan_warp() * 16;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
+    DR_UNROLL (n, 4) {
         if (!unit) dr_load_matrices_transposed(v[n], dr_lane_at<T>(tile + dr_lane_along<T>(), 64, n * 16, mine));
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[n][i] = unit ? 0 : v[n][i] & there;
+        DR_UNROLL (i, 4) v[n][i] = unit ? 0 : v[n][i] & there;
     }
 }
 
@@ -100,8 +96,7 @@ static __device__ inline dr_group_rows dr_group_write(const dr_cuda_factors &fac
 template <typename T, bool reads>
 static __device__ inline void dr_group_update(const dr_group_rows &rows, const float (&u)[4], unsigned *y) {
     float x[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = reads ? fmaf(rows.erase[i % 2], u[i], rows.write[i]) : rows.write[i];
+    DR_UNROLL (i, 4) x[i] = reads ? fmaf(rows.erase[i % 2], u[i], rows.write[i]) : rows.write[i];
     y[0] = dr_pack(T(), x[0], x[1]), y[1] = dr_pack(T(), x[2], x[3]);
 }
 
@@ -113,8 +108,7 @@ static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, co
     const bool odd = rows.steps == 2 ? rows.row[1].values == DR_VALUES_GATED : even;
     unsigned w[4][4];
     dr_group_values<T>(false, 0xffffffffu, gate, w);
-#pragma unroll
-    for (int n = 0; n < 8; n++)
+    DR_UNROLL (n, 8)
         dr_group_update<T, reads>(dr_group_write<T, true>(factors, n, &v[n / 2][n % 2 * 2], &w[n / 2][n % 2 * 2], even, odd),
                                   u[n], &y[n / 2][n % 2 * 2]);
 }
@@ -122,19 +116,16 @@ static __device__ inline void dr_group_update_gated(const dr_cuda_rows &rows, co
 /* Where rows read key + lambda query, the query's part of it joins what they write. mix, o: lambda and Q~ S of the rows. */
 static __device__ inline void dr_group_join(dr_group_rows &rows, float2 mix, const float (&o)[4]) {
     const float erase[2] = {rows.erase[0] * mix.x, rows.erase[1] * mix.y};
-#pragma unroll
-    for (int i = 0; i < 4; i++) rows.write[i] = fmaf(erase[i % 2], o[i], rows.write[i]);
+    DR_UNROLL (i, 4) rows.write[i] = fmaf(erase[i % 2], o[i], rows.write[i]);
 }
 
 /* S^T as operands A. */
 template <typename T, int tiles>
 static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
-#pragma unroll
-    for (int k = 0; k < tiles / 2; k++) {
+    DR_UNROLL (k, tiles / 2) {
         dr_operand_a<T> operand;
         dr_operand_from<T>(operand, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
+        DR_UNROLL (i, 4) a[k][i] = operand.x[i];
     }
 }
 
@@ -142,8 +133,7 @@ static __device__ inline void dr_group_state(const float (&s)[tiles][4], unsigne
  * products that it stands between. */
 template <int tiles, bool channel> static __device__ inline void dr_group_decay(const float *keep, float (&s)[tiles][4]) {
     const float2 all = *(const float2 *)keep;
-#pragma unroll
-    for (int n = 0; n < tiles; n++) {
+    DR_UNROLL (n, tiles) {
         const float2 d = channel ? dr_column_pair(keep, n) : all;
         s[n][0] *= d.x, s[n][1] *= d.y, s[n][2] *= d.x, s[n][3] *= d.y;
     }
@@ -153,8 +143,7 @@ template <int tiles, bool channel> static __device__ inline void dr_group_decay(
 template <typename T, int tiles> static __device__ inline void dr_group_lay_output(unsigned tile, const float (&o)[tiles][4]) {
     const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16;
     __syncwarp();
-#pragma unroll
-    for (int n = 0; n < tiles; n += 2) {
+    DR_UNROLL_BY (n, tiles, 2) {
         const unsigned x[4] = {dr_pack(T(), o[n][0], o[n][1]), dr_pack(T(), o[n][2], o[n][3]),
                                dr_pack(T(), o[n + 1][0], o[n + 1][1]), dr_pack(T(), o[n + 1][2], o[n + 1][3])};
         dr_store_matrices_transposed(dr_tile_at<T>(tile, 64, n * 8 + lane / 16 * 8 + lane % 8, mine + lane / 8 % 2 * 8), x);
@@ -174,22 +163,18 @@ static __device__ inline void dr_group_put_output(const dr_scan_call &call, cons
     T *to = (T *)call.o + (token + row) * stride + place.head * rows.value_size + place.columns + mine + column;
     const char *from = shared + (dr_tile_at<T>(tile, 64, row, mine + column) - dr_shared_address(shared));
     uint4 x[tiles / 2];
-#pragma unroll
-    for (int i = 0; i < tiles / 2; i++) x[i] = *(const uint4 *)(from + i * 16 * 128);
+    DR_UNROLL (i, tiles / 2) x[i] = *(const uint4 *)(from + i * 16 * 128);
     if (columns <= 0) return;
     if (rows.aligned) {
-#pragma unroll
-        for (int i = 0; i < tiles / 2; i++) {
+        DR_UNROLL (i, tiles / 2) {
             if (i * 16 + row < tokens) *(uint4 *)to = x[i];
             to += 16 * stride;
         }
         return;
     }
-#pragma unroll
-    for (int i = 0; i < tiles / 2; i++) {
+    DR_UNROLL (i, tiles / 2) {
         const T *element = (const T *)&x[i];
-#pragma unroll
-        for (int e = 0; e < 8; e++)
+        DR_UNROLL (e, 8)
             if (i * 16 + row < tokens && e < columns) to[e] = element[e];
         to += 16 * stride;
     }
@@ -200,8 +185,7 @@ static __device__ inline void dr_group_exchange(unsigned (&x)[4]) {
     const int lane = (int)(threadIdx.x % 4);
 #pragma unroll
     for (int step = 1; step <= 2; step++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        DR_UNROLL (i, 2) {
             unsigned &low = x[step == 1 ? 2 * i : i], &high = x[step == 1 ? 2 * i + 1 : i + 2];
             const unsigned come = __shfl_xor_sync(0xffffffffu, lane & step ? low : high, step);
             low = lane & step ? come : low;
@@ -219,8 +203,7 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
     T *to = (T *)call.saved + (block * plan.value_width + column) * width + first + lane % 4 * 8;
 #pragma unroll
     for (int k = 0; k < steps; k += 2)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        DR_UNROLL (i, 2) {
             unsigned x[4] = {a[k][i], a[k][i + 2], a[k + 1][i], a[k + 1][i + 2]};
             dr_group_exchange(x);
             *(uint4 *)(to + i * 8 * width + k * 16) = make_uint4(x[0], x[1], x[2], x[3]);
@@ -229,8 +212,7 @@ static __device__ inline void dr_group_save(const dr_scan_call &call, const dr_s
 
 /* O^T times the factors of its rows. */
 template <int rows> static __device__ inline void dr_group_scale_output(const dr_cuda_factors &factors, float (&o)[rows][4]) {
-#pragma unroll
-    for (int n = 0; n < rows; n++) {
+    DR_UNROLL (n, rows) {
         const float2 query = dr_column_pair(factors.query, n);
         o[n][0] *= query.x, o[n][1] *= query.y, o[n][2] *= query.x, o[n][3] *= query.y;
     }
@@ -265,8 +247,7 @@ static __device__ inline void dr_group_take_wide(const dr_group_scan_call &group
         dr_shared_fence();
         dr_group_values<T>(false, 0xffffffffu, value, v);
         dr_group_wait<0>();
-#pragma unroll
-        for (int n = 0; n < 8; n++)
+        DR_UNROLL (n, 8)
             dr_group_update<T, true>(dr_group_write<T, false>(factors, n, &v[n / 2][n % 2 * 2], NULL, false, false), o[n],
                                      &y[n / 2][n % 2 * 2]);
     }
@@ -349,16 +330,13 @@ static __device__ inline void dr_group_compute(const dr_group_scan_call &group_c
             };
             if (sums) dr_group_wait<1>();
             if (!gates_now)
-#pragma unroll
-                for (int n = 0; n < ahead; n++) ready[n] = make(n);
+                DR_UNROLL (n, ahead) ready[n] = make(n);
             if (reads) dr_group_wait<queries && !sums ? 1 : 0>();
             if (gates_now)
                 dr_group_update_gated<T, reads>(plan.rows, factors, tile + (unsigned)(group_call.gate + group * 64 * 64 * 2), v,
                                                 u, y);
             else
-#pragma unroll
-                for (int n = 0; n < 8; n++)
-                    dr_group_update<T, reads>(n < ahead ? ready[n] : make(n), u[n], &y[n / 2][n % 2 * 2]);
+                DR_UNROLL (n, 8) dr_group_update<T, reads>(n < ahead ? ready[n] : make(n), u[n], &y[n / 2][n % 2 * 2]);
             if (queries) {
                 dr_group_wait<0>();
                 dr_group_scale_output(factors, o);
@@ -421,8 +399,7 @@ static __global__ void __launch_bounds__(128 + 128 * groups, 1)
         if (queries) dr_scan_end_behind(call);
         return;
     }
-#pragma unroll
-    for (int g = 0; g < groups; g++) {
+    DR_UNROLL (g, groups) {
         const dr_scan_place place = dr_scan_find_trimmed(call, first + g, rest, trim);
         if (first + g >= all || dr_scan_idle(call, place)) continue;
         if (!place.unit) columns[g] = place.columns;

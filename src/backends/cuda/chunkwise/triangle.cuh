@@ -91,8 +91,7 @@ static __device__ inline void dr_triangle_substitute(float *block) {
     float x[16];
     DR_UNROLL (i, 16) {
         float sum = i == column ? 1.0f : 0.0f;
-#pragma unroll
-        for (int k = 0; k < i; k += 4) {
+        DR_UNROLL_BY (k, i, 4) {
             float row[4];
             dr_take_fours(block + i * DR_MATRIX_PITCH + k, row);
             DR_UNROLL (e, 4)
@@ -111,8 +110,7 @@ static __device__ inline void dr_triangle_substitute(float *block) {
 template <bool precise, int size>
 static __device__ inline void dr_triangle_first(float (&c)[size / 8][4], const float *upper, int column) {
     const float *below = upper + size * DR_MATRIX_PITCH;
-#pragma unroll
-    for (int k = 0; k < size; k += 8) {
+    DR_UNROLL_BY (k, size, 8) {
         dr_eight_a<precise> a;
         dr_matrix_a_transposed<precise>(a, upper + column, k, NULL);
         DR_UNROLL (n, size / 8) {

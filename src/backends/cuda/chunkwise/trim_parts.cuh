@@ -39,8 +39,7 @@ template <typename T> struct dr_trim_rows {
 template <typename T, int width>
 static __device__ inline void dr_trim_products(const dr_trim_rows<T> &from, int first, float (&c)[6][4]) {
     const int g = (int)(threadIdx.x % 32 / 4), t = (int)(threadIdx.x % 4);
-#pragma unroll
-    for (int k = 0; k < width; k += 32) {
+    DR_UNROLL_BY (k, width, 32) {
         uint4 x[6];
         DR_UNROLL (n, 6) {
             const int row = (first + n * 8 + g) % 64, at = k + t * 8;

@@ -147,8 +147,7 @@ static __device__ inline void dr_load_a(dr_operand_a<T> &a, unsigned tile, int r
 
 template <> __device__ inline void dr_load_a<float>(dr_operand_a<float> &a, unsigned tile, int rows, int row, int column) {
     const unsigned at = dr_lane_at<float>(tile + dr_lane_along<float>(), rows, row, column);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    DR_UNROLL (i, 2) {
         const float2 upper = dr_load_shared2(at ^ (unsigned)i << 5);
         const float2 lower = dr_load_shared2((at ^ (unsigned)i << 5) + 8 * 256);
         dr_split_four(a.high[i], a.low[i], upper.x, lower.x, upper.y, lower.y);
@@ -168,10 +167,8 @@ static __device__ inline void dr_load_b(dr_operand_b<T> (&b)[2], unsigned tile, 
 
 template <> __device__ inline void dr_load_b<float>(dr_operand_b<float> (&b)[2], unsigned tile, int rows, int row, int column) {
     const unsigned at = dr_lane_at<float>(tile + dr_lane_along<float>(), rows, row, column);
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+    DR_UNROLL (n, 2)
+        DR_UNROLL (i, 2) {
             const float2 pair = dr_load_shared2((at ^ (unsigned)i << 5) + (unsigned)n * 8 * 256);
             dr_split(pair.x, b[n].high[i][0], b[n].low[i][0]);
             dr_split(pair.y, b[n].high[i][1], b[n].low[i][1]);
@@ -190,12 +187,9 @@ static __device__ inline void dr_load_b_straight(dr_operand_b<T> (&b)[2], unsign
 template <>
 __device__ inline void dr_load_b_straight<float>(dr_operand_b<float> (&b)[2], unsigned tile, int rows, int row, int column) {
     const unsigned at = dr_lane_at<float>(tile + dr_lane_across<float>(), rows, row, column);
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) /* column + 8 n, row + 8 i + j */
+    DR_UNROLL (n, 2)
+        DR_UNROLL (i, 2)
+            DR_UNROLL (j, 2) /* column + 8 n, row + 8 i + j */
                 dr_split(dr_load_shared((at ^ (unsigned)n << 5 ^ (unsigned)j << 4) + (unsigned)(8 * i + j) * 256),
                          b[n].high[i][j], b[n].low[i][j]);
 }
@@ -209,8 +203,7 @@ static __device__ inline float2 dr_column_pair(const float *numbers, int n) {
 
 /* Columns of accumulators, of which c[0] is number `first` of those side by side, times what belongs to them. */
 template <int count> static __device__ inline void dr_scale_columns(float (&c)[count][4], const float *numbers, int first = 0) {
-#pragma unroll
-    for (int n = 0; n < count; n++) {
+    DR_UNROLL (n, count) {
         const float2 f = dr_column_pair(numbers, first + n);
         c[n][0] *= f.x, c[n][1] *= f.y, c[n][2] *= f.x, c[n][3] *= f.y;
     }
@@ -222,8 +215,7 @@ template <typename T>
 static __device__ inline void dr_load_transposed(float (&c)[2][4], unsigned tile, int rows, int row, int column) {
     unsigned x[4];
     dr_load_matrices_transposed(x, dr_lane_at<T>(tile + dr_lane_along<T>(), rows, row, column));
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    DR_UNROLL (i, 4) {
         const T *pair = (const T *)&x[i];
         c[i / 2][i % 2 * 2] = dr_to_float(pair[0]);
         c[i / 2][i % 2 * 2 + 1] = dr_to_float(pair[1]);
@@ -232,10 +224,8 @@ static __device__ inline void dr_load_transposed(float (&c)[2][4], unsigned tile
 
 template <> __device__ inline void dr_load_transposed<float>(float (&c)[2][4], unsigned tile, int rows, int row, int column) {
     const unsigned at = dr_lane_at<float>(tile + dr_lane_across<float>(), rows, row, column);
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) /* row + 8 n + i % 2, column + i / 2 * 8 */
+    DR_UNROLL (n, 2)
+        DR_UNROLL (i, 4) /* row + 8 n + i % 2, column + i / 2 * 8 */
             c[n][i] = dr_load_shared((at ^ (unsigned)(i / 2) << 5 ^ (unsigned)(i % 2) << 4) + (unsigned)(8 * n + i % 2) * 256);
 }
 

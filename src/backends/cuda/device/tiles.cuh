@@ -65,8 +65,7 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
 #pragma unroll 1
         for (int box = 0; box < boxes; box++) {
             const char *source = at;
-#pragma unroll
-            for (int j = 0; j < 64; j += step) {
+            DR_UNROLL_BY (j, 64, step) {
                 if (j >= rows) break;
                 dr_copy_whole(to + j * row_step, source);
                 source += source_step;
@@ -80,8 +79,7 @@ static __device__ inline void dr_copy_rows(char *tile, int tile_rows, int boxes,
     for (int box = 0; box < boxes; box++) {
         const bool inside = box * 64 + within * unit < size;
         const char *source = at;
-#pragma unroll
-        for (int j = 0; j < 64; j += step) {
+        DR_UNROLL_BY (j, 64, step) {
             if (j + step <= rows || j + row < rows) {
                 const bool valid = inside && j + row < alive;
                 dr_copy_async(to + j * row_step, valid ? source : (const char *)from.at, valid);
@@ -152,29 +150,24 @@ static __device__ inline void dr_fetch_eight(const dr_strided<T> &from, int row,
             uint4 word[words];
             T element[8];
         } pack;
-#pragma unroll
-        for (int i = 0; i < words; i++) pack.word[i] = __ldg((const uint4 *)at + i);
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = dr_to_float(pack.element[e]);
+        DR_UNROLL (i, words) pack.word[i] = __ldg((const uint4 *)at + i);
+        DR_UNROLL (e, 8) x[e] = dr_to_float(pack.element[e]);
         return;
     }
-#pragma unroll
-    for (int e = 0; e < 8; e++) x[e] = there && column + e < size ? dr_to_float(at[e]) : 0.0f;
+    DR_UNROLL (e, 8) x[e] = there && column + e < size ? dr_to_float(at[e]) : 0.0f;
 }
 
 template <typename T>
 static __device__ inline void dr_take_eight(const char *tile, int rows, int row, int column, float (&x)[8]) {
     if constexpr (sizeof(T) == 4) {
-#pragma unroll
-        for (int i = 0; i < 8; i += 4) {
+        DR_UNROLL_BY (i, 8, 4) {
             const float4 four = *(const float4 *)(tile + dr_tile_at<T>(0, rows, row, column + i));
             x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
         }
     } else {
         const uint4 word = *(const uint4 *)(tile + dr_tile_at<T>(0, rows, row, column));
         const float2 pair[] = {dr_unpack(T(), word.x), dr_unpack(T(), word.y), dr_unpack(T(), word.z), dr_unpack(T(), word.w)};
-#pragma unroll
-        for (int i = 0; i < 8; i += 2) x[i] = pair[i / 2].x, x[i + 1] = pair[i / 2].y;
+        DR_UNROLL_BY (i, 8, 2) x[i] = pair[i / 2].x, x[i + 1] = pair[i / 2].y;
     }
 }
 
@@ -188,8 +181,7 @@ template <typename T> static __device__ inline float2 dr_load_pair(const void *a
 
 /* Fours of numbers, from a place that is a multiple of four. */
 template <int count> static __device__ inline void dr_take_fours(const float *from, float (&x)[count]) {
-#pragma unroll
-    for (int i = 0; i < count; i += 4) {
+    DR_UNROLL_BY (i, count, 4) {
         const float4 four = *(const float4 *)(from + i);
         x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
@@ -219,8 +211,7 @@ template <typename T> static __device__ inline float dr_tile_channel(const dr_ti
 
 template <typename T> static __device__ inline void dr_tile_four(const char *tile, int row, int column, float (&x)[4]) {
     const dr_tile_words<T> words = dr_tile_take<T>(tile, row, column);
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = dr_tile_channel<T>(words, e);
+    DR_UNROLL (e, 4) x[e] = dr_tile_channel<T>(words, e);
 }
 
 /* Four to a place that is a multiple of four. */
@@ -230,8 +221,7 @@ template <typename T> static __device__ inline void dr_put_four(T *to, const flo
         uint2 pair;
         uint4 all;
     } pack;
-#pragma unroll
-    for (int e = 0; e < 4; e++) pack.element[e] = dr_from_float<T>(x[e]);
+    DR_UNROLL (e, 4) pack.element[e] = dr_from_float<T>(x[e]);
     if constexpr (sizeof(T) == 4)
         *(uint4 *)to = pack.all;
     else
@@ -241,14 +231,12 @@ template <typename T> static __device__ inline void dr_put_four(T *to, const flo
 template <typename T>
 static __device__ inline void dr_put_eight(char *tile, int rows, int row, int column, const float (&x)[8]) {
     constexpr int unit = 16 / (int)sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 8; i += unit) {
+    DR_UNROLL_BY (i, 8, unit) {
         union {
             uint4 word;
             T element[unit];
         } pack;
-#pragma unroll
-        for (int e = 0; e < unit; e++) pack.element[e] = dr_from_float<T>(x[i + e]);
+        DR_UNROLL (e, unit) pack.element[e] = dr_from_float<T>(x[i + e]);
         *(uint4 *)(tile + dr_tile_at<T>(0, rows, row, column + i)) = pack.word;
     }
 }
@@ -266,8 +254,7 @@ static __device__ inline void dr_form_rows(char *tile, int boxes, int size, bool
         dr_fetch_eight<T>(a, row, column, size, aligned, x);
         dr_fetch_eight<T>(b, row, column, size, aligned, y);
         const float s = dr_form_factor_of(factor, row, a.alive);
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+        DR_UNROLL (e, 8) x[e] = dr_form_of(form, s, x[e], y[e]);
         dr_put_eight<T>(tile, 64, first + spacing * row, column, x);
     }
 }
@@ -290,8 +277,7 @@ static __device__ inline void dr_form_tiles(char *tile, int boxes, int rows, int
             dr_tile_four<T>(left, place, column, x);
             dr_tile_four<T>(right, place + behind, column, y);
             const float s = dr_form_factor_of(factor, row, alive);
-#pragma unroll
-            for (int e = 0; e < 4; e++) x[e] = dr_form_of(form, s, x[e], y[e]);
+            DR_UNROLL (e, 4) x[e] = dr_form_of(form, s, x[e], y[e]);
             dr_put_four<T>((T *)(tile + dr_tile_at<T>(0, 64, place, column)), x);
         }
     }

@@ -84,20 +84,17 @@ static __device__ inline void dr_group_begin() {
 /* What is computed in these registers comes before the products that follow: of those the compiler knows only their own
  * registers, and would put it between them. */
 template <int count> static __device__ inline void dr_group_settle(float (&c)[count][4]) {
-#pragma unroll
-    for (int n = 0; n < count; n++) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3]));
+    DR_UNROLL (n, count) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3]));
 }
 
 template <int count> static __device__ inline void dr_group_settle(unsigned (&a)[count][4]) {
-#pragma unroll
-    for (int k = 0; k < count; k++) asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3]));
+    DR_UNROLL (k, count) asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3]));
 }
 
 /* Accumulators that a chain begins with: in a loop the compiler would else carry what they held in the turn before, in
  * registers that are not theirs. */
 template <int count> static __device__ inline void dr_group_anew(float (&c)[count][4]) {
-#pragma unroll
-    for (int n = 0; n < count; n++) asm volatile("" : "=f"(c[n][0]), "=f"(c[n][1]), "=f"(c[n][2]), "=f"(c[n][3]));
+    DR_UNROLL (n, count) asm volatile("" : "=f"(c[n][0]), "=f"(c[n][1]), "=f"(c[n][2]), "=f"(c[n][3]));
 }
 
 /* The products since the last commit are a group; waiting leaves at most that many groups unfinished. */

@@ -85,8 +85,7 @@ static __device__ inline void store_part(const made_part &part, void *at, const 
     if (adds) {
         float sum[E];
         dr_load_lane<T, E>(to, part.size - part.first, part.aligned, sum);
-#pragma unroll
-        for (int e = 0; e < E; e++) from[e] += sum[e];
+        DR_UNROLL (e, E) from[e] += sum[e];
     }
     dr_store_lane<T, E>(to, part.size - part.first, part.aligned, from);
 }
@@ -116,8 +115,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
             float own[E], d[E];
             load_part<T, E>(part, of.at, of, x, head, own);
             if (lead) load_part<T, E>(part, made.gradient, made, x, head, d);
-#pragma unroll
-            for (int e = 0; e < E; e++) {
+            DR_UNROLL (e, E) {
                 const float factor = sign * (lead ? d[e] : own[e]);
                 sum[e] = fmaf(factor, own[e], sum[e]);
                 d[e] = factor * other[e];
@@ -143,8 +141,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
         float a[E], b[E];
         load_part<T, E>(part, key.at, key, x, x.head, b);
         load_part<T, E>(part, lead ? made.gradient : query.at, query, x, x.head, a);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             dot = fmaf(a[e], b[e], dot);
             a[e] = lead ? -factor * a[e] : fmaf(-factor, b[e], a[e]);
         }
@@ -172,8 +169,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
         float a[E], b[E];
         load_part<T, E>(part, lead ? made.gradient : key.at, lead ? made : key, x, x.head, a);
         load_part<T, E>(part, query.at, query, x, x.head, b);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             dot = fmaf(a[e], b[e], dot);
             b[e] = factor * (lead ? a[e] : b[e]);
             if (!lead) a[e] += b[e];
@@ -196,8 +192,7 @@ static __device__ inline void load_keys(const dr_cuda_rows &rows, const made_row
     const dr_cuda_input &read = rows.input[row.read], &write = rows.input[row.write];
     load_part<T, E>(part, write.at, write, x, x.head, w);
     load_part<T, E>(part, read.at, read, x, x.head, r);
-#pragma unroll
-    for (int e = 0; e < E; e++) r[e] = row.negative ? -r[e] : r[e];
+    DR_UNROLL (e, E) r[e] = row.negative ? -r[e] : r[e];
 }
 
 /* Of the gains of a row: the gradients of their inputs, and what r . w gets. */
@@ -298,8 +293,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
     float r[E], w[E], dot = 0;
     for (; part.first < part.size; part.first += MADE_LANES * E) {
         load_keys<T, E>(rows, x, part, r, w);
-#pragma unroll
-        for (int e = 0; e < E; e++) dot = fmaf(r[e], w[e], dot);
+        DR_UNROLL (e, E) dot = fmaf(r[e], w[e], dot);
     }
     dot = sum_of_half(dot);
     const float d_dot = lead_inputs(rows, x, dot);
@@ -311,8 +305,7 @@ static __global__ void __launch_bounds__(MADE_THREADS)
     const bool tied = row.reads == DR_READS_TIED;
     for (part.first = first_channel(); part.first < part.size; part.first += MADE_LANES * E) {
         load_keys<T, E>(rows, x, part, r, w);
-#pragma unroll
-        for (int e = 0; e < E; e++) {
+        DR_UNROLL (e, E) {
             const float of_read = d_dot * w[e];
             w[e] = tied ? of_read + d_dot * r[e] : d_dot * r[e];
             r[e] = row.negative ? -of_read : of_read;
