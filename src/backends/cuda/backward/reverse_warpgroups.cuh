@@ -87,25 +87,21 @@ template <typename T, int steps>
 static __device__ inline void reverse_outputs(const dr_cuda_factors &factors, unsigned tile, int rows,
                                               unsigned (&plain)[steps][4], unsigned (&scaled)[steps][4]) {
     const int mine = dr_scan_warp() * 16;
-#pragma unroll
-    for (int k = 0; k < steps; k++) {
+    DR_UNROLL (k, steps) {
         float d_o[2][4];
         dr_operand_a<T> a;
         dr_load_transposed<T>(d_o, tile, rows, k * 16, mine);
         dr_operand_from<T>(a, d_o[0], d_o[1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) plain[k][i] = a.x[i];
+        DR_UNROLL (i, 4) plain[k][i] = a.x[i];
         dr_scale_columns(d_o, factors.query, k * 2);
         dr_operand_from<T>(a, d_o[0], d_o[1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) scaled[k][i] = a.x[i];
+        DR_UNROLL (i, 4) scaled[k][i] = a.x[i];
     }
 }
 
 /* Minus the factors of R~, c among them. */
 static __device__ inline void reverse_factors(const dr_cuda_factors &factors, float (&erase)[8][2]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 pair = dr_column_pair(factors.erase, n);
         erase[n][0] = -pair.x, erase[n][1] = -pair.y;
     }
@@ -114,10 +110,8 @@ static __device__ inline void reverse_factors(const dr_cuda_factors &factors, fl
 /* dY^T times these, as operands A; lost: what rounding takes from them. */
 template <typename T, bool lost>
 static __device__ inline void reverse_erasures(const float (&erase)[8][2], const float (&u)[8][4], unsigned (&y)[4][4]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+    DR_UNROLL (n, 8)
+        DR_UNROLL (i, 2) {
             const float left = erase[n][0] * u[n][2 * i], right = erase[n][1] * u[n][2 * i + 1];
             y[n / 2][n % 2 * 2 + i] =
                 lost ? dr_pack(T(), reverse_lost<T>(left), reverse_lost<T>(right)) : dr_pack(T(), left, right);
@@ -129,12 +123,10 @@ static __device__ inline void reverse_erasures(const float (&erase)[8][2], const
 template <typename T>
 static __device__ inline void reverse_sums(const dr_cuda_factors &factors, const float *lambda, const unsigned (&plain)[4][4],
                                            const float (&u)[8][4], unsigned (&scaled)[4][4], unsigned (&y)[4][4]) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
+    DR_UNROLL (n, 8) {
         const float2 erase = dr_column_pair(factors.erase, n), query = dr_column_pair(factors.query, n),
                      mix = dr_column_pair(lambda, n);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+        DR_UNROLL (i, 2) {
             const float2 d_o = dr_unpack(T(), plain[n / 2][n % 2 * 2 + i]);
             const float left = -erase.x * u[n][2 * i], right = -erase.y * u[n][2 * i + 1];
             y[n / 2][n % 2 * 2 + i] = dr_pack(T(), left, right);
@@ -149,8 +141,7 @@ template <typename T>
 static __device__ inline void reverse_put(T *to, int width, unsigned tile, const char *shared, const float (&u)[8][4]) {
     const int lane = (int)(threadIdx.x % 32), mine = dr_scan_warp() * 16, row = lane / 2, column = mine + lane % 2 * 8;
     __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    DR_UNROLL_BY (n, 8, 2) {
         const unsigned x[4] = {dr_pack(T(), u[n][0], u[n][1]), dr_pack(T(), u[n][2], u[n][3]),
                                dr_pack(T(), u[n + 1][0], u[n + 1][1]), dr_pack(T(), u[n + 1][2], u[n + 1][3])};
         dr_store_matrices_transposed(dr_tile_at<T>(tile, 64, n * 8 + lane / 16 * 8 + lane % 8, mine + lane / 8 % 2 * 8), x);
@@ -166,16 +157,50 @@ static __device__ inline void reverse_put(T *to, int width, unsigned tile, const
 /* What rounding to T takes from a gradient that the call gives in float, as operands A. */
 template <typename T, int tiles>
 static __device__ inline void reverse_rest(const float (&s)[tiles][4], unsigned (&a)[tiles / 2][4]) {
-#pragma unroll
-    for (int k = 0; k < tiles / 2; k++) {
+    DR_UNROLL (k, tiles / 2) {
         float rest[2][4];
-#pragma unroll
-        for (int i = 0; i < 8; i++) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
+        DR_UNROLL (i, 8) rest[i / 4][i % 4] = reverse_lost<T>(s[2 * k + i / 4][i % 4]);
         dr_operand_a<T> operand;
         dr_operand_from<T>(operand, rest[0], rest[1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[k][i] = operand.x[i];
+        DR_UNROLL (i, 4) a[k][i] = operand.x[i];
     }
+}
+
+/* dS'^T X^T, which is asked for: X in a tile at `exit`; a: dS'^T as operands; given: by the call, in float. */
+template <typename T, int tiles>
+static __device__ inline void reverse_take(unsigned exit, bool given, float (&s)[tiles][4], unsigned (&a)[tiles / 2][4],
+                                           float (&u)[8][4]) {
+    if (given) {
+        reverse_rest<T, tiles>(s, a);
+        dr_group_begin();
+        dr_group_chain<T, true>(u, a, exit, 8192, false);
+        dr_group_commit();
+        dr_group_wait<0>();
+    }
+    dr_group_state<T, tiles>(s, a);
+    dr_group_settle(s);
+    dr_group_begin();
+    dr_group_chain<T, true>(u, a, exit, 8192, given);
+    dr_group_commit();
+}
+
+/* The same of wide keys, whose operands are there piece by piece and are stored so. */
+template <typename T, int boxes>
+static __device__ inline void reverse_take_wide(const dr_scan_call &call, const dr_scan_place &place, int64_t block,
+                                                unsigned exit, bool given, bool stores, float (&s)[boxes * 8][4],
+                                                float (&u)[8][4]) {
+    dr_shared_fence();
+    dr_group_settle(s);
+    if (given) {
+        const auto lost = [&](int i, unsigned(&piece)[2][4]) { reverse_rest<T>(dr_group_piece(s, i), piece); };
+        dr_group_pieces<T, boxes>(u, exit, false, lost, [](int, const unsigned(&)[2][4]) {});
+        dr_group_wait<0>();
+        dr_group_settle(s);
+    }
+    const auto take = [&](int i, unsigned(&piece)[2][4]) { dr_group_state<T>(dr_group_piece(s, i), piece); };
+    dr_group_pieces<T, boxes>(u, exit, given, take, [&](int i, const unsigned(&piece)[2][4]) {
+        if (stores) dr_group_save<T, 2, boxes * 64>(call, place, block, piece, i * 32);
+    });
 }
 
 /* steps: queries a chunk, in 16. */
@@ -211,34 +236,12 @@ static __device__ inline void reverse_compute(const group_reverse_call &group_ca
         float u[8][4], erase[8][2];
         dr_gate_wait(dr_group_filled(scan, gates, at.stage), at.turn);
         if constexpr (wide) {
-            dr_shared_fence();
-            dr_group_settle(s);
-            if (given) {
-                const auto lost = [&](int i, unsigned(&piece)[2][4]) { reverse_rest<T>(dr_group_piece(s, i), piece); };
-                dr_group_pieces<T, boxes>(u, tile + (unsigned)room.exit, false, lost, [](int, const unsigned(&)[2][4]) {});
-                dr_group_wait<0>();
-                dr_group_settle(s);
-            }
-            const auto take = [&](int i, unsigned(&piece)[2][4]) { dr_group_state<T>(dr_group_piece(s, i), piece); };
-            dr_group_pieces<T, boxes>(u, tile + (unsigned)room.exit, given, take, [&](int i, const unsigned(&piece)[2][4]) {
-                if (stores) dr_group_save<T, 2, boxes * 64>(scan.call, place, block, piece, i * 32);
-            });
+            reverse_take_wide<T, boxes>(scan.call, place, block, tile + (unsigned)room.exit, given, stores, s, u);
             dr_gate_wait(dr_group_filled(scan, gates, scan.stages), turn);
             dr_shared_fence();
             turn ^= 1;
         } else {
-            if (given) {
-                reverse_rest<T, tiles>(s, a);
-                dr_group_begin();
-                dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, false);
-                dr_group_commit();
-                dr_group_wait<0>();
-            }
-            dr_group_state<T, tiles>(s, a);
-            dr_group_settle(s);
-            dr_group_begin();
-            dr_group_chain<T, true>(u, a, tile + (unsigned)room.exit, 8192, given);
-            dr_group_commit();
+            reverse_take<T, tiles>(tile + (unsigned)room.exit, given, s, a, u);
         }
         dr_group_settle(s);
         dr_group_decay<tiles, channel>(keep, s);

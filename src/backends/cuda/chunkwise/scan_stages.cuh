@@ -68,9 +68,9 @@ static inline dr_group_scan_call dr_group_scan_lay(const dr_scan_call &scan, int
     return call;
 }
 
-/* dr_cuda_scan_wide as an instance knows it: keys of more than two boxes of 64 channels. */
+/* Whether an instance's keys, of so many boxes of 64 channels, are wide. */
 static __host__ __device__ constexpr bool dr_scan_is_wide(int boxes) {
-    return boxes > 2;
+    return boxes * 64 > DR_CUDA_STAGE_KEYS;
 }
 
 /* Behind the stages: for each, the barrier that says it is filled and the one that says it is free. */

@@ -31,6 +31,7 @@ enum {
     DR_CUDA_CHUNK_ROWS = 64,
     DR_CUDA_TILE = 16,
     DR_CUDA_COLUMNS = 64 /* of V a thread block of the scan holds */,
+    DR_CUDA_STAGE_KEYS = 128 /* key channels that fit a stage of the scan by warp groups; more are wide */,
     DR_CUDA_PART_TOKENS = 1024,
     DR_CUDA_PART_CHUNKS = DR_CUDA_PART_TOKENS / DR_CUDA_CHUNK_ROWS,
     DR_CUDA_MOST_PROCESSORS = 160 /* multiprocessors that plans count with: what is saved has room for as many parts */,
@@ -97,7 +98,7 @@ typedef struct {
 /* Whether the scan is that of warp groups of 256 key channels, too, but for first passes over parts. */
 static inline bool dr_cuda_scan_wide(const dr_cuda_chunk_plan *plan) {
     const dr_values values = plan->rows.row[0].values;
-    return plan->halves && plan->key_width == 256 && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->reads &&
+    return plan->halves && plan->key_width > DR_CUDA_STAGE_KEYS && plan->chunk == DR_CUDA_CHUNK_ROWS && plan->reads &&
            (values == DR_VALUES_PLAIN || values == DR_VALUES_GAINED);
 }
 

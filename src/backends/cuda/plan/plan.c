@@ -192,7 +192,7 @@ dr_status dr_cuda_chunk_make_plan(const dr_recurrence *recurrence, bool packed, 
     plan->slots = slots_of(recurrence, packed, plan->chunk);
     plan->blocks = plan->slots * plan->value_heads;
     plan->halves = gpu->hopper && storage != DR_F32;
-    plan->warpgroups = plan->halves && plan->key_width <= 128;
+    plan->warpgroups = plan->halves && plan->key_width <= DR_CUDA_STAGE_KEYS;
     plan->reader_sum = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS /* queries fill a tile */ &&
                        plan->value_width <= 128 && reads_sum(&plan->rows);
     plan->linear = plan->warpgroups && plan->chunk == DR_CUDA_CHUNK_ROWS && is_linear(&plan->rows);
