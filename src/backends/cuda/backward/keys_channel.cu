@@ -482,7 +482,7 @@ static __device__ inline void finish(const dr_cuda_backward_call &call, const dr
     char *own = shared + room.scaled[0] + (int)(threadIdx.x / 64) * 3 * OWN_BYTES;
     float near[4][4] = {};
     bool mild = false;
-    mild_span span;
+    mild_span span = {};
     own_scores scores = {};
     crossing across;
     if constexpr (keys_may_be_mild<T, form>()) {

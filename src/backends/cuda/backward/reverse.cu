@@ -244,10 +244,7 @@ dr_status dr_cuda_backward_reverse(const dr_cuda_backward_call *call, dr_cuda_st
                                   call->back.passage,
                                   false,
                                   dr_cuda_rows_step_fully(&call->plan.rows)};
-    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T, {
-        if (call->plan.key_width == 64) return launch<T, 1>(&reverse, stream);
-        if (call->plan.key_width == 128) return launch<T, 2>(&reverse, stream);
-        return launch<T, 4>(&reverse, stream);
-    });
+    DR_CUDA_CHUNK_STORAGE(call->plan.storage, T,
+                          DR_CUDA_KEY_BOXES(call->plan.key_width, boxes, return launch<T, boxes>(&reverse, stream)));
     return DR_OK;
 }

@@ -310,14 +310,8 @@ dr_status dr_cuda_backward_rows(const dr_cuda_backward_call *call, dr_cuda_strea
         if (!written && has_gains(call))
             DR_TRY(dr_cuda_launch("gain_gradients", gain_gradients, {plan->blocks}, 64, 0, stream, *call));
     } else if (plan->slots > 0) {
-        DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
-            if (plan->key_width == 64)
-                DR_TRY((launch<T, 2>(call, stream)));
-            else if (plan->key_width == 128)
-                DR_TRY((launch<T, 4>(call, stream)));
-            else
-                DR_TRY((launch<T, 8>(call, stream)));
-        });
+        DR_CUDA_CHUNK_STORAGE(plan->storage, T,
+                              DR_CUDA_KEY_BOXES(plan->key_width, boxes, DR_TRY((launch<T, 2 * boxes>(call, stream)))));
     }
     const dr_cuda_input *correction = &plan->rows.input[DR_INPUT_CORRECTION], *decay = &plan->rows.input[DR_INPUT_LOG_DECAY];
     if (plan->rows.asks == DR_ASKS_AFFINE && correction->gradient)

@@ -12,6 +12,7 @@
 #ifndef DR_CUDA_PARTS_CUH
 #define DR_CUDA_PARTS_CUH
 
+#include "backends/cuda/device/device.cuh"
 #include "backends/cuda/device/fragments.cuh"
 #include "backends/cuda/device/launch.cuh"
 #include "backends/cuda/plan/chunkwise.h"
@@ -205,9 +206,7 @@ template <bool back, int width> static dr_status dr_launch_join_width(const dr_j
 }
 
 template <bool back> static dr_status dr_launch_join(const dr_join_call &call, dr_cuda_stream stream) {
-    if (call.plan.key_width == 64) return dr_launch_join_width<back, 64>(call, stream);
-    if (call.plan.key_width == 128) return dr_launch_join_width<back, 128>(call, stream);
-    return dr_launch_join_width<back, 256>(call, stream);
+    DR_CUDA_KEY_BOXES(call.plan.key_width, boxes, return dr_launch_join_width<back, 64 * boxes>(call, stream));
 }
 
 #endif

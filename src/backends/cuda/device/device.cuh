@@ -35,6 +35,19 @@
         __VA_ARGS__;                                                                                                           \
     }
 
+/* With a constant `boxes`: of 64 channels, which plans make of keys (plan/chunkwise.h). */
+#define DR_CUDA_KEY_BOXES(key_width, boxes, ...)                                                                               \
+    if ((key_width) == 64) {                                                                                                   \
+        constexpr int boxes = 1;                                                                                               \
+        __VA_ARGS__;                                                                                                           \
+    } else if ((key_width) == 128) {                                                                                           \
+        constexpr int boxes = 2;                                                                                               \
+        __VA_ARGS__;                                                                                                           \
+    } else {                                                                                                                   \
+        constexpr int boxes = 4;                                                                                               \
+        __VA_ARGS__;                                                                                                           \
+    }
+
 /* First row of sequence i, for i from 0 to sequences. */
 static inline __device__ int64_t sequence_begin(const dr_cuda_layout &layout, int64_t i) {
     return layout.offsets ? layout.offsets[i] : i * layout.tokens;

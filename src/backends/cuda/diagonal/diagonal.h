@@ -23,11 +23,9 @@ typedef struct {
  * scan's backward needs beside it. Those that the rule does not need are NULL. */
 typedef struct {
     float *key;
-    union {
-        float *query; /* gradients of the inputs key and query as far as they do not come through the scan; NULL: the query's is
-                         complete and where it belongs */
-        float *dots; /* of stages inside: what the two blocks of a chunk with K of 128 tell one another, [slots][H][2][2][64] */
-    };
+    float *query; /* gradients of the inputs key and query as far as they do not come through the scan; NULL: the query's is
+                     complete and where it belongs */
+    float *dots;  /* of stages inside: what the two blocks of a chunk with K of 128 tell one another, [slots][H][2][2][64] */
     float *squashed, *morrison, *read_query; /* of what the scan made */
     union {
         float *settle;         /* [tokens][H] times B * key is to be added to squashed; NULL: nothing is */

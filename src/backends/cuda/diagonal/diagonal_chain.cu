@@ -119,10 +119,6 @@ dr_status dr_cuda_diagonal_chain_forward(const dr_cuda_chunk_plan *plan, const i
                                          dr_cuda_stream stream) {
     const forward_call call = {*plan, cu, *chain};
     DR_TRY(dr_cuda_diagonal_begin(plan, cu, chain, stream));
-    DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
-        return plan->key_width == 64    ? launch<T, 1>(&call, stream)
-               : plan->key_width == 128 ? launch<T, 2>(&call, stream)
-                                        : launch<T, 4>(&call, stream);
-    });
+    DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_CUDA_KEY_BOXES(plan->key_width, boxes, return launch<T, boxes>(&call, stream)));
     return DR_OK;
 }

@@ -193,10 +193,6 @@ dr_status dr_cuda_diagonal_chain_backward(const dr_cuda_chunk_plan *plan, const 
     const dr_cuda_diagonal_chain back = dr_cuda_diagonal_turn(chain, gradients, d_final, d_initial);
     const back_call call = {*plan, cu, chain->entry, back, *gradients};
     DR_TRY(dr_cuda_diagonal_begin(plan, cu, &back, stream));
-    DR_CUDA_CHUNK_STORAGE(plan->storage, T, {
-        return plan->key_width == 64    ? launch<T, 1>(&call, stream)
-               : plan->key_width == 128 ? launch<T, 2>(&call, stream)
-                                        : launch<T, 4>(&call, stream);
-    });
+    DR_CUDA_CHUNK_STORAGE(plan->storage, T, DR_CUDA_KEY_BOXES(plan->key_width, boxes, return launch<T, boxes>(&call, stream)));
     return DR_OK;
 }
