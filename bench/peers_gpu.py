@@ -5,7 +5,8 @@ process.
 deltarule is called through its C library with plain device pointers: PyTorch makes the inputs, the stream and the events. Every
 line is one rule and shape: the median of the forward and of forward and backward, with the spread from quartile to quartile, the
 share of this machine's own ceilings measured in the same run (a device copy, counting bytes read and written; a bf16 product of
-8192^3), and the ratio of a peer's median to ours. A peer that is not installed is named as missing.
+8192^3), and the ratio of a peer's median to ours. A peer's kernels are timed as one CUDA graph, where they can be captured, since launching
+them from Python can take longer than they do; what the call took is told behind. A peer that is not installed is named as missing.
 
 --recorded needs neither PyTorch nor peers: it runs `deltarule bench` and prints the ratios of times recorded on an H200 to ours: those
 of flash-linear-attention bc3b101 (Triton 3.6, torch 2.11) over many tokens and decoding, of FlashQLA and FlashInfer where they have
@@ -246,8 +247,23 @@ def peers():
     return found, missing
 
 
+def captured(run):
+    """Launches what a call does on the GPU as one CUDA graph; None where it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        run()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            run()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
 def run_peer(function, call, case, shape, size, repeats):
-    """Milliseconds of the forward, of both (a sentence where it refuses), and how far its output is from ours, relative to it."""
+    """Of the forward and of both milliseconds of its kernels and of the call, or a sentence where it refuses; how far its output is from
+    ours, relative to it."""
     sequences, tokens, heads = shape
     shaped = {}
     for name, x in case.tensors.items():
@@ -258,19 +274,36 @@ def run_peer(function, call, case, shape, size, repeats):
     d_o = case.d_o.reshape(sequences, tokens, heads, size)
     case.forward()
     ours = case.o.reshape(d_o.shape).float()
-    with torch.no_grad():
-        difference = ((call(function, shaped).float() - ours).norm() / ours.norm()).item()
-        forward = median_ms(lambda: call(function, shaped), repeats)[0]
+
+    def forward():
+        with torch.no_grad():
+            return call(function, shaped)
 
     def both():
         for x in shaped.values():
             x.grad = None
         call(function, shaped).backward(d_o)
 
+    def times(run):
+        as_called, graph = median_ms(run, repeats)[0], captured(run)
+        return median_ms(graph, repeats)[0] if graph else as_called, as_called
+
+    difference = ((forward().float() - ours).norm() / ours.norm()).item()
     try:
-        return forward, median_ms(both, repeats)[0], difference
+        return times(forward), times(both), difference
     except RuntimeError as reason:
-        return forward, str(reason).splitlines()[0], difference
+        return times(forward), str(reason).splitlines()[0], difference
+
+
+def tell_peer(package, theirs, ours):
+    text = f"  {package}"
+    for part, one, our in zip(("", ", both"), theirs, ours):
+        if isinstance(one, str):
+            text += f"{part} {one}"
+            continue
+        ms, as_called = one
+        text += f"{part} {ms:.3f} ms {ms / our[0]:.2f}x ({'its call ' + format(as_called, '.3f') if ms != as_called else 'of the call'})"
+    return f"{text}, outputs {100 * theirs[2]:.2g}% apart"
 
 
 # ---- recorded times --------------------------------------------------------------------------------------------------
@@ -437,9 +470,7 @@ def beside(wanted):
                     text += f"  {package}: {type(reason).__name__}"
                     continue
                 line[package] = theirs[:2]
-                text += f"  {package} {theirs[0]:.3f} ms {theirs[0] / ours[0][0]:.2f}x, both "
-                text += theirs[1] if isinstance(theirs[1], str) else f"{theirs[1]:.3f} ms {theirs[1] / ours[1][0]:.2f}x"
-                text += f", outputs {100 * theirs[2]:.2g}% apart"
+                text += tell_peer(package, theirs, ours)
             print(text, flush=True)
             lines.append(line)
             del case
