@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 "$root/tools/check-locale" "$root"
 
 fresh() {
-    rm -rf "$work/tree"
+    rm -rf "$work/tree" "$work/words"
     mkdir -p "$work/tree/src/base" "$work/tree/src/cli" "$work/tree/include" "$work/tree/tools" "$work/tree/tests" \
         "$work/tree/bench" "$work/tree/.ci"
     echo 'int one(void);' >"$work/tree/src/base/one.h"
@@ -29,21 +29,37 @@ expect_offence() {
     esac
 }
 
+# expect_offences: the check fails for src/base/a.c, and says of its lines, one after another, what stands in $work/words.
+expect_offences() {
+    "$root/tools/check-locale" "$work/tree" >"$work/said" && { echo 'accepted:'; cat "$work/tree/src/base/a.c"; exit 1; }
+    line=0
+    while read -r words; do
+        line=$((line + 1))
+        case $(sed -n ${line}p "$work/said") in
+        "src/base/a.c:$line: "*"$words"*) ;;
+        *) echo "the message is not of line $line or lacks '$words':"; cat "$work/tree/src/base/a.c" "$work/said"; exit 1 ;;
+        esac
+    done <"$work/words"
+    [ "$line" -eq "$(wc -l <"$work/said")" ] || { echo "there are other messages than $line:"; cat "$work/said"; exit 1; }
+}
+
 expect_acceptance() {
     fresh
     printf '%s\n' "$2" >"$work/tree/$1"
     "$root/tools/check-locale" "$work/tree" || { echo "refused $1 with: $2"; exit 1; }
 }
 
-# Every function that is refused.
+# Every function that is refused, a line each.
+fresh
 for name in strtod strtof strtold strtod_l atof wcstod scanf fscanf sscanf vsscanf atoi atol atoll gcvt ecvt strfromd strfmon \
     vprintf vfprintf vsprintf vsnprintf vasprintf wprintf swprintf mbtowc mbrtowc mbstowcs wcwidth btowc isalnum isalpha isblank \
     iscntrl isdigit isgraph islower isprint ispunct isspace isupper isxdigit tolower toupper iswalpha iswprint towlower strcoll \
     strxfrm strcasecmp strncasecmp strcasestr alphasort glob fnmatch regcomp strerror strerror_r perror setlocale localeconv \
     newlocale uselocale nl_langinfo json_loads json_loadb json_load_file json_dumps json_dumpf json_dump_file strptime; do
-    expect_offence src/base/a.c 2 "/* a file */
-int x = $name(text);" "$name: "
+    echo "int x = $name(text);" >>"$work/tree/src/base/a.c"
+    echo "$name: " >>"$work/words"
 done
+expect_offences
 expect_offence src/base/a.c 1 'static double (*read)(const char *, char **) = strtod;' 'dr_number_read'
 expect_offence include/a.h 1 'double f(void) { return atof("0.5"); }' 'dr_number_read'
 expect_offence src/cli/a.c 1 'double f(void) { return atof("0.5"); }' 'dr_number_read'
@@ -51,9 +67,12 @@ expect_offence src/base/a.cu 1 'double f = std::stod(text);' 'dr_number_read'
 expect_offence src/base/a.cuh 1 'std::string f = std::to_string(0.5);' 'dr_format'
 
 # Every conversion of a floating number, in every function that prints.
+fresh
 for conversion in %f %F %e %E %g %G %a %A %.3f %-10.3e %+g '%#g' '% g' %08.3f '%*.*f' %.*g %Lf %lf '%s of %g' '%%%f' '%d%%, %f'; do
-    expect_offence src/base/a.c 1 "int x = printf(\"$conversion\", y);" 'dr_format'
+    printf 'int x = printf("%s", y);\n' "$conversion" >>"$work/tree/src/base/a.c"
+    echo dr_format >>"$work/words"
 done
+expect_offences
 expect_offence src/base/a.c 1 'int x = fprintf(file, "%g", y);' 'dr_print'
 expect_offence src/base/a.c 1 'int x = snprintf(text, sizeof text, "%g", y);' 'dr_format'
 expect_offence src/base/a.c 1 'int x = sprintf(text + f(1, 2), "%g", y);' 'dr_format'
