@@ -5,6 +5,7 @@
 set -eu
 export LC_ALL=C
 source=$1 deltarule=$2
+command -v python3 >/dev/null || { echo 'skipped: python3 is not installed'; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
