@@ -1,7 +1,7 @@
 /* cuda_tests: what must hold of backend cuda, on the GPU of this machine; tools/test-cuda runs it.
  *
- *     cuda_tests                       every suite, 240 random compositions; some ten minutes
- *     cuda_tests --short               every suite but the large ones, fewer compositions; some four
+ *     cuda_tests                       every suite, 240 random compositions; some four minutes on an H200
+ *     cuda_tests --short               every suite but the large ones, fewer compositions
  *     cuda_tests --suite NAME          one of them
  *     cuda_tests --seeds A..B          random compositions only, these
  *     cuda_tests --pipeline NAME       one of the small calls of suite pipelines, for compute-sanitizer
