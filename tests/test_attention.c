@@ -294,10 +294,11 @@ static void test_memory(void **state) {
     (void)state;
     for (int draw = 0; draw < 24; draw++, numbers_release()) {
         dr_attention a = attention_drawn(20, 24);
-        const int64_t length = number_between(1, draw % 3 == 0 ? 600 : 80);
+        const bool far = draw % 12 == 9; /* a window over several blocks of keys, which are the same for every chunk */
+        const int64_t length = far ? number_between(560, 600) : number_between(1, draw % 3 == 0 ? 600 : 80);
         a.layout = (dr_layout){.sequences = number_between(1, 3)};
         a.layout.rows = a.layout.sequences * length;
-        if (draw % 4 == 1) a.window = number_between(1, length);
+        if (draw % 4 == 1) a.window = far ? number_between(260, 400) : number_between(1, length);
         if (draw % 6 == 2) a.value_size = 1; /* where rows of values and columns of them lie alike */
         /* a ring where there is a window, as small as it may be or larger */
         const int64_t least = a.window > 1 ? a.window - 1 : 1;

@@ -297,6 +297,28 @@ static void test_by_hand(void **state) {
     }
 }
 
+/* Lists within each other, and in the innermost an object with a property that it must have, which is two values within each
+ * other: where there is room for one it is not begun. */
+static void test_room(void **state) {
+    json_t *json = json_loads("{\"type\": \"array\", \"items\": {\"anyOf\": [{\"$ref\": \"#\"}, {\"type\": \"object\", "
+                              "\"properties\": {\"x\": {\"type\": \"null\"}}, \"required\": [\"x\"]}]}}",
+                              0, NULL);
+    dr_schema *schema;
+    (void)state;
+    assert_non_null(json);
+    assert_int_equal(dr_schema_create(json, &schema), DR_OK);
+    for (int deep = DR_SCHEMA_DEPTH - 2; deep < DR_SCHEMA_DEPTH; deep++) {
+        dr_automaton_begin(schema, &now);
+        for (int i = 0; i < deep; i++) {
+            assert_true(dr_automaton_take(schema, &now, '[', &next));
+            now = next;
+        }
+        assert_int_equal(dr_automaton_take(schema, &now, '{', &next), deep + 2 <= DR_SCHEMA_DEPTH);
+    }
+    dr_schema_destroy(schema);
+    json_decref(json);
+}
+
 static void test_depth(void **state) {
     dr_schema *schema;
     char text[4 * DR_SCHEMA_DEPTH + 8];
@@ -452,7 +474,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_schemas), cmocka_unit_test(test_by_hand), cmocka_unit_test(test_depth),
         cmocka_unit_test(test_choices),        cmocka_unit_test(test_refused), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_allocations),    cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

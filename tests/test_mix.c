@@ -409,6 +409,24 @@ static void test_split(void **state) {
     }
 }
 
+/* Sequences without tokens beside one of two, from states: the states stay what they were, also where they lie elsewhere. */
+static void test_empty_sequences(void **state) {
+    (void)state;
+    static const int64_t begins[] = {0, 0, 2, 2};
+    static const float x[] = {1, 2, 3, 4}, factors[] = {0.5F, 0.25F}, initial[] = {5, 6, 7, 8, 9, 10};
+    static const float wanted[] = {5, 6, 3, 4, 9, 10};
+    const dr_token_shift shift = {{3, 2, begins}, 2, 1};
+    for (int isa = 0; isa < isas; isa++) {
+        dr_backend *b = cpu[isa][0];
+        float y[4], final[6], states[6];
+        memcpy(states, initial, sizeof states);
+        assert_int_equal(b->ops->token_shift_forward(b, &shift, x, factors, initial, y, final), DR_OK);
+        assert_memory_equal(final, wanted, sizeof final);
+        assert_int_equal(b->ops->token_shift_forward(b, &shift, x, factors, states, y, states), DR_OK);
+        assert_memory_equal(states, wanted, sizeof states);
+    }
+}
+
 static void test_allocations(void **state) {
     (void)state;
     const dr_token_shift shift = {{1, 1, NULL}, 1, 1};
@@ -437,8 +455,10 @@ static void test_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copied_heads), cmocka_unit_test(test_values), cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_cpu),          cmocka_unit_test(test_split),  cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_copied_heads),    cmocka_unit_test(test_values),
+        cmocka_unit_test(test_gradients),       cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_split),           cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_empty_sequences),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);
 }
