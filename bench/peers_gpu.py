@@ -29,7 +29,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 try:
@@ -426,17 +425,9 @@ def compile_part(wanted):
                     print(f"{rule}: {reason}", flush=True)
 
 
-def compile_first(wanted):
-    begin = time.perf_counter()
-    parts = [subprocess.Popen([sys.executable, *sys.argv, "--part", f"{i}/{wanted.jobs}"], stdout=subprocess.DEVNULL) for i in range(wanted.jobs)]
-    failed = sum(one.wait() != 0 for one in parts)
-    print(f"kernels compiled by {wanted.jobs} processes, {failed} failed, in {time.perf_counter() - begin:.0f} s", flush=True)
-    tuning().briefly()
-
-
 def beside(wanted):
     if wanted.jobs:
-        compile_first(wanted)
+        tuning().compile_first(wanted.jobs)
     library, backend = opened(wanted)
     copy, product = ceilings()
     print(f"{torch.cuda.get_device_name()}: device copy {copy * 1e-12:.2f} TB/s, bf16 product {product * 1e-12:.0f} TFLOP/s")

@@ -299,14 +299,6 @@ def compile_part(asked):
     Trained(fla_model(1), fla_loss).step(torch.zeros(BATCH, TOKENS, dtype=torch.long, device="cuda"))
 
 
-def compile_first(asked):
-    begin = time.perf_counter()
-    parts = [subprocess.Popen([sys.executable, *sys.argv, "--part", f"{i}/{asked.jobs}"], stdout=subprocess.DEVNULL) for i in range(asked.jobs)]
-    failed = sum(one.wait() != 0 for one in parts)
-    print(f"kernels compiled by {asked.jobs} processes, {failed} failed, in {time.perf_counter() - begin:.0f} s", flush=True)
-    tuning().briefly()
-
-
 def options():
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--deltarule", default=os.path.join(HERE, "..", "build", "cuda", "deltarule"))
@@ -339,7 +331,7 @@ def main():
         return compile_part(asked)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}; {LAYERS} layers of {WIDTH}, {BATCH} x {TOKENS} tokens", flush=True)
     if asked.jobs:
-        compile_first(asked)
+        tuning().compile_first(asked.jobs)
     failed = losses(asked) if asked.losses else speeds(asked)
     if asked.json:
         with open(asked.json, "w") as file:
