@@ -90,8 +90,8 @@ static void signals_stay_the_hosts(void **unused) {
     }
 }
 
-/* What computes leaves errno; what opens, writes and reads files may set it. Not so on AArch64 with several threads: gcc's
- * OpenMP waits by syscall() there, which sets it. */
+/* A forward and a backward leave errno as it was; functions that open, write and read files may set it. On AArch64 gcc's OpenMP
+ * sets errno when its threads wait, so that the test is skipped there. */
 static void computing_leaves_errno(void **unused) {
     (void)unused;
 #ifdef __aarch64__

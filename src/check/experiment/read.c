@@ -284,9 +284,8 @@ static dr_status check_own(const json_t *settings) {
     if (json_object_get(settings, "seed"))
         return dr_fail(DR_ERROR_ARGUMENT, "seed is no setting of an experiment: \"seeds\" says how many there are");
     if (json_object_get(settings, "threads"))
-        return dr_fail(
-            DR_ERROR_ARGUMENT,
-            "threads is no setting of an experiment: results do not depend on it, and whoever runs it says how many");
+        return dr_fail(DR_ERROR_ARGUMENT,
+                       "threads is no setting of an experiment: results do not depend on it; the command takes it");
     return DR_OK;
 }
 
